@@ -260,9 +260,7 @@ class SimulatedStore:
             empty,
             difference=estimate.difference,
             p=estimate.p,
-            seed_variance=estimate.variance,
-            segment_variance=estimate.segment_variance,
-            df=estimate.df,
+            estimate=estimate,
         )
 
     def _note(self, judge: Judge, file: StudyFile, p_values: Sequence[Either]) -> None:

@@ -60,18 +60,19 @@ def _stays(self: Tokens, device: Any) -> Tokens:
     return self
 
 
-def _ones_on_cpu(*size: int, device: Any = None, **options: Any) -> torch.Tensor:
-    return _ONES(*size, **options)
+def _on_cpu(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    return lambda *arguments, device=None, **options: make(*arguments, **options)
 
 
 def _plain_attribute(self: torch.nn.Module, name: str, tensor: Any, persistent: bool = True) -> None:
     object.__setattr__(self, name, tensor)
 
 
-_ONES = torch.ones
 FAULTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "tokens are not moved": (Tokens, "to", _stays),
-    "masks are made on the CPU": (torch, "ones", _ones_on_cpu),
+    "masks are made on the CPU": (torch, "ones", _on_cpu(torch.ones)),
+    "positions are counted on the CPU": (torch, "arange", _on_cpu(torch.arange)),
+    "sums begin on the CPU": (torch, "zeros", _on_cpu(torch.zeros)),
     "buffers are not registered": (torch.nn.Module, "register_buffer", _plain_attribute),
 }
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nlgraft.analysis.data.ledger import Entry
     from nlgraft.analysis.data.registration import Registration
     from nlgraft.analysis.data.stream import Stream
-    from nlgraft.analysis.policy.answer import Answer
+    from nlgraft.analysis.policy.proposals import Answer
     from nlgraft.analysis.policy.validity import Validity
     from nlgraft.analysis.study_result import StudyResult
     from nlgraft.execution.events import Observer

@@ -191,3 +191,38 @@ def test_a_group_goes_on_without_a_host_whose_disk_is_full_where_others_have_pla
     assert driver.returncode == 0, err
     assert json.loads(out.splitlines()[-1])["trials"] == {"run": 1, "reused": 0, "failed": 0}
     assert starts(tmp_path) == [(2, 1), (2, 3)], "it went on from its training state"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("nodes", [3], indirect=True)
+def test_a_divided_training_goes_on_with_fewer_workers(
+    study_file: Path, toy_document: dict[str, Any], tmp_path: Path, nodes: Nodes
+) -> None:
+    """Each of them has lost a third of the model, which the training state in the store has whole."""
+    resources = {"workers": {"min": 2, "max": 3}, "sharding": "full", "max_failures": 0}
+    objective = {"metric": "dev/loss", "direction": "minimize"}
+    toy_document |= {"system": "sharded_toy", "resources": resources, "objective": objective}
+    toy_document["base"] = {"log": str(tmp_path / "log"), "pause_s": 0.5}
+    with study_file.open("w") as file:
+        YAML().dump(toy_document, file)
+
+    def begun() -> list[list[str]]:
+        return [line.split() for line in (tmp_path / "log").read_text().splitlines()]
+
+    def states() -> list[Path]:
+        return list(tmp_path.glob("store/**/optimizer.safetensors"))
+
+    driver = run(study_file, "--address", nodes.address)
+    wait_until(lambda: len(states()) > 1, driver, patient(200))
+    assert begun() == [["of-3", "True", "1"]]
+    nodes.tell("kill")
+    result = result_of(driver, patient(400))
+    [_, (size, is_sharded, first_step)] = begun()
+    assert (size, is_sharded) == ("of-2", "True")
+    assert int(first_step) > 3, "it went on from its training state"
+    single = ["resources.workers=1", "resources.sharding=none", "--storage", str(tmp_path / "single")]
+    alone = result_of(run(study_file, *single, "--address", nodes.address), patient(200))
+    assert begun()[-1] == ["of-1", "False", "1"]
+    [divided, undivided] = [each["cells"][0]["metrics"]["dev/loss"]["mean"] for each in (result, alone)]
+    assert divided == pytest.approx(undivided, rel=1e-9)

@@ -70,9 +70,7 @@ def by_hand() -> dict[str, float]:
 
 def verdicts(result: StudyResult) -> dict[str, tuple[float | None, str]]:
     comparisons = {name: result.compare(f"without {name}") for name in ARMS}
-    return {
-        name: (comparison.p_holm, result.standing(comparison)) for name, comparison in comparisons.items()
-    }
+    return {name: (comparison.p_holm, comparison.standing) for name, comparison in comparisons.items()}
 
 
 def test_a_study_keeps_its_own_p_values_also_after_a_launch_with_fewer_seeds(
@@ -100,13 +98,13 @@ def test_a_study_keeps_its_own_p_values_also_after_a_launch_with_fewer_seeds(
 def test_another_study_with_the_same_baseline_is_asked_about_its_own_pairs(document: dict[str, Any]) -> None:
     """After a decided study the arms of the next one have its level, and a tenth of alpha of their own."""
     first = launched(with_arm(document, "strong"))
-    assert first.standing(first.compare("without strong")) == "better"
+    assert first.compare("without strong").standing == "better"
     document["components"]["fair"]["without"] = dict(zip(("gain", "noise"), OTHER, strict=True))
     second = launched(with_arm(document, "fair"))
     comparison = second.compare("without fair")
     assert comparison.p_holm == pytest.approx(t_test(*OTHER) / FIRST * 0.05 / 0.045, rel=1e-9)
     assert comparison.basis == "declared later"
-    assert second.standing(comparison) == "better"
+    assert comparison.standing == "better"
 
 
 def test_another_study_after_an_open_one_pays_and_is_told_why(document: dict[str, Any]) -> None:

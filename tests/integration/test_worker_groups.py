@@ -24,10 +24,11 @@ def ray_cluster() -> Iterator[None]:
         yield
 
 
-def record_of(document: dict[str, Any], storage: Path, num_workers: int) -> TrialRecord:
-    study = Study.from_dict(
-        {**document, "storage": {"path": str(storage)}, "resources": {"workers": num_workers}}
-    )
+def record_of(
+    document: dict[str, Any], storage: Path, num_workers: int, sharding: str = "none"
+) -> TrialRecord:
+    resources = {"workers": num_workers, "sharding": sharding}
+    study = Study.from_dict({**document, "storage": {"path": str(storage)}, "resources": resources})
     events: list[Event] = []
     run_sweep(study, ArtifactStore.open(study.storage.path), cells(study), Driver(events.append))
     [ended] = [event for event in events if isinstance(event, TrialEnded)]
@@ -67,14 +68,37 @@ TRIALS: dict[str, dict[str, Any]] = {
             "train": _TRAIN,
         },
     },
+    # a tied table whose new rows learn alone at first
+    "llm_vocabulary": {
+        "data": {part: {**_CORPUS, "task": "monolingual"} for part in ("upstream", "downstream")},
+        "base": {
+            "causal_lm": {
+                "model": {"d_model": 16, "num_heads": 2, "ffn_dim": 24},
+                "tokenizer": {"vocab_size": 290},
+                "max_tokens": 24,
+            },
+            "upstream": {"train": {**_TRAIN, "max_steps": 10}},
+            "vocabulary": {"change": "extend", "num_added": 20, "method": "random"},
+            "training": {"train": _TRAIN, "new_rows_first_steps": 5},
+        },
+        "objective": {"metric": "dev/bits_per_byte", "direction": "minimize"},
+    },
 }
 """Trials without dropout, whose draws would depend on how rows are dealt."""
 
 
 @pytest.mark.slow  # by default test_sweep trains a toy through Ray Train, test_training_workers compares
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("system", TRIALS)
-def test_two_workers_give_the_metrics_of_one(system: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("system", "sharding"),
+    [
+        ("embedding_transfer", "none"),
+        ("prlm_fusion", "none"),
+        ("prlm_fusion", "full"),
+        ("llm_vocabulary", "full"),
+    ],
+)
+def test_two_workers_give_the_metrics_of_one(system: str, sharding: str, tmp_path: Path) -> None:
     """Both see the same global batches, and gradients are sums over them: only the order of floats differs.
 
     Adam divides by the root of the second moment, which magnifies that order where gradients are near zero;
@@ -83,13 +107,14 @@ def test_two_workers_give_the_metrics_of_one(system: str, tmp_path: Path) -> Non
     document = {
         "name": "workers",
         "system": f"trainables.{system}",
-        **TRIALS[system],
         "objective": {"metric": "dev/bleu", "direction": "maximize"},
         "seeds": [1],
+        **TRIALS[system],
     }
-    document["base"] = {**document["base"], "model": {"preset": "tiny", **_SIZES}, "decode": {"beam": 1}}
+    if system != "llm_vocabulary":
+        document["base"] = {**document["base"], "model": {"preset": "tiny", **_SIZES}, "decode": {"beam": 1}}
     single = record_of(document, tmp_path / "one", 1)
-    double = record_of(document, tmp_path / "two", 2)
+    double = record_of(document, tmp_path / "two", 2, sharding)
     assert single.fingerprint == double.fingerprint, (
         "how many workers train it is no part of a trial's identity"
     )

@@ -83,7 +83,8 @@ def run(root, **fields):
 
 
 def test_every_switch_is_in_the_table():
-    assert set(OTHERWISE) == set(SmoothedTrainConfig.model_fields)
+    unseen = {"activation_checkpointing"}  # memory and time alone: tests/unit/training/test_sharding.py
+    assert set(OTHERWISE) | unseen == set(SmoothedTrainConfig.model_fields)
 
 
 @pytest.fixture(scope="module")

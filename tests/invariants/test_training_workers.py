@@ -1,27 +1,27 @@
 """One and two workers with the same global batches give the same training to floating point."""
 
 import json
-import multiprocessing
-import os
-import socket
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 
+from nlgraft.evaluation.inputs import Inputs
+from nlgraft.evaluation.shares import SHARE, Share
+from nlgraft.evaluation.translation import translate
 from nlgraft.nn.context_config import BiLMConfig
 from nlgraft.nn.language_models import BiLM
 from nlgraft.nn.masked_lm_models import Classifier
-from nlgraft.nn.model_config import ClassifierConfig, TransformerConfig
+from nlgraft.nn.model import Seq2Seq
+from nlgraft.nn.model_config import ClassifierConfig, GenerationConfig, TransformerConfig
 from nlgraft.pipeline.stage import TrialStopped
 from nlgraft.text.batches import Ragged
-from nlgraft.training import loop
 from nlgraft.training.classification_training import LabelledData, classification_objective
-from nlgraft.training.language_model_training import TextData, language_model_objective
+from nlgraft.training.language_model_training import (
+    TextData,
+    evaluate_language_model,
+    language_model_objective,
+)
 from nlgraft.training.loop import train
 from nlgraft.training.losses import Seq2SeqObjective
 from nlgraft.training.masked_lm_training import fresh_encoder
@@ -30,6 +30,7 @@ from nlgraft.training.step import RowsFirst, Training
 from nlgraft.training.train_config import TrainConfig
 from nlgraft.training.weights import load_weights
 from tests.unit.training.toy import VOCABULARY, Recorder, ToyData, ToyModel, dev_loss_of, make_context
+from tests.worker_groups import run_group, run_groups_apart
 
 SETTINGS = {
     "max_steps": 14,
@@ -87,16 +88,41 @@ def train_classifier(root, rank, world_size):
     return train(training, context, save=lambda *_: None)
 
 
+class CountedInputs(Inputs):
+    """Inputs that tell how many batches were made of them."""
+
+    num_batches = 0
+
+    def pack(self, rows):
+        object.__setattr__(self, "num_batches", self.num_batches + 1)
+        return super().pack(rows)
+
+
+def decode_worker(rank, size, root):
+    """Decode and measure 37 lines in 8 batches of at most 5, as one worker of a group."""
+    torch.manual_seed(1)
+    sizes = {"d_model": 16, "ffn_dim": 16, "num_heads": 2, "preset": "tiny"}
+    model = Seq2Seq(TransformerConfig(**sizes), 12, 12).eval()
+    lines = Ragged.of([[4 + (row + place) % 8 for place in range(1 + row % 6)] for row in range(37)])
+    inputs = CountedInputs([lines])
+    token = SHARE.set(Share(rank, size))
+    translations = translate(model, inputs, GenerationConfig(beam=3, batch_sentences=5, max_length_offset=4))
+    data = TextData(lines, batch_tokens=30)
+    language_model = BiLM(BiLMConfig(vocab_size=12, d_model=8, num_layers=1, num_heads=2, ffn_dim=8))
+    losses = evaluate_language_model(language_model, data).statistics["loss"].tolist()
+    SHARE.reset(token)
+    scored = [[[best.ids, best.score] for best in line] for line in translations.hypotheses]
+    result = [scored, losses, inputs.num_batches]
+    (root / f"decoded-{size}-{rank}.json").write_text(json.dumps(result))
+    return result
+
+
 GROUPS = (("two", 2, 6, True), ("many", 2, 4, False), ("many", 3, 9, False))
 """Directory, size, step at which the first worker is asked to stop, and whether they go on then."""
 
 
-def work(root, rank, size, port, stop_at, is_continued):
-    """Be one worker of a group on loopback; write what came out."""
-    loop.REPORT_EVERY_STEPS = 1
-    torch.set_num_threads(1)
-    address = f"tcp://127.0.0.1:{port}"
-    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=size)
+def work(rank, size, root, stop_at, is_continued):
+    """Train as one worker of a group; write what came out."""
     with pytest.raises(TrialStopped) as stopped:
         train_worker(root, rank, size, stop_at)
     result = [stopped.value.reason]
@@ -106,42 +132,21 @@ def work(root, rank, size, port, stop_at, is_continued):
         others = [[other.curves, other.num_tokens] for other in others]
         result += [outcome.curves, outcome.num_tokens, model.mix.bias.tolist(), others]
     (root / f"outcome-{size}-{rank}.json").write_text(json.dumps(result))
-    dist.barrier()
-    dist.destroy_process_group()
 
 
 def run_groups(root):
-    """Run all groups, one after another, in forks of this process, which must not have used autograd."""
-    fork = multiprocessing.get_context("fork")
+    """Run all groups, one after another."""
     for name, size, stop_at, is_continued in GROUPS:
         (root / name).mkdir(exist_ok=True)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        workers = [
-            fork.Process(target=work, args=(root / name, rank, size, port, stop_at, is_continued))
-            for rank in range(size)
-        ]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
-        assert not any(worker.exitcode for worker in workers)
+        run_group(size, work, root / name, stop_at, is_continued)
+    run_group(2, decode_worker, root)
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
     """Where all groups have trained."""
     root = tmp_path_factory.mktemp("groups")
-    repository = Path(__file__).parents[2]
-    path = os.pathsep.join([str(repository), str(repository / "platform")])
-    environment = {**os.environ, "PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    code = f"import pathlib, {__name__} as groups; groups.run_groups(pathlib.Path({str(root)!r}))"
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(
-        command, env=environment, stderr=subprocess.PIPE, text=True, timeout=500, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    run_groups_apart(__name__, root)
     return root
 
 
@@ -179,6 +184,15 @@ def test_two_workers_equal_one(root, tmp_path, monkeypatch):
     # every worker ends with the same weights, and only the first one writes
     assert outcomes[0][3] == outcomes[1][3]
     assert not list((root / "two" / "artifact-1").iterdir())
+
+
+def test_two_workers_decode_half_each_and_have_all(root, tmp_path):
+    """Invariant R2: the same hypotheses, scores and losses of all lines on each of them."""
+    hypotheses, alone_losses, num_batches = decode_worker(0, 1, tmp_path)
+    assert num_batches == 8
+    for rank in (0, 1):
+        shared = json.loads((root / f"decoded-2-{rank}.json").read_text())
+        assert shared == [hypotheses, alone_losses, 4]
 
 
 def test_a_training_goes_on_with_another_number_of_workers(root, tmp_path, monkeypatch):

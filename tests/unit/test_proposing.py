@@ -14,8 +14,7 @@ from click.testing import CliRunner
 
 from nlgraft import api
 from nlgraft.analysis.data.stream import Step, Stream, append, open_streams, read_streams
-from nlgraft.analysis.policy.answer import Answer
-from nlgraft.analysis.policy.proposals import FRESH_SEEDS, LOOKS, stream_level
+from nlgraft.analysis.policy.proposals import FRESH_SEEDS, LOOKS, Answer, stream_level
 from nlgraft.basics.errors import NlgraftError, StudyError, TrialFailed
 from nlgraft.commands.ledger import try_proposal
 from nlgraft.commands.main import main
@@ -173,7 +172,7 @@ def test_what_never_decides_is_discarded_with_the_last_seed(
     study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "nlgraft.analysis.policy.answer.decide",
+        "nlgraft.analysis.policy.proposals.decide",
         lambda gains, level, prior, limit: "DISCARD" if len(gains) >= limit else "MORE",
     )
     assert api.propose(study, ["noise=1.0"], max_seeds=LOOKS[-1] - 1).decision == "MORE"

@@ -107,7 +107,7 @@ def train(context: StageContext) -> None:
     settings, inputs = TRAIN_CAUSAL.read(context)
     assert context.seed is not None, "the graph gives every training a seed"
     ends = LineEnds.of(load_vocabulary(inputs.tokenizer))
-    model = _start_model(settings, inputs, context, ends).to(context.device)
+    model = _start_model(settings, inputs, context, ends)
     check_positions(model, settings.max_tokens)
     text = _training_text(settings, inputs, ends, context.seed)
 

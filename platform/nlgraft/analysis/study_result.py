@@ -18,9 +18,9 @@ from nlgraft.basics.wording import count
 if TYPE_CHECKING:
     import pandas as pd
 
-    from nlgraft.analysis.rendering.drawing import Drawings
+    from nlgraft.analysis.rendering.figures import Drawings
 
-PlotKind = Literal["forest", "gains", "curves", "budget", "importance"]
+PlotKind = Literal["forest", "gains", "curves", "budget"]
 _NUM_NAMED = 6
 
 
@@ -31,7 +31,7 @@ class StudyResult(SequentialResults):
     def __repr__(self) -> str:
         states = Counter(trial.state for trial in self.trials)
         counts = ", ".join(f"{number} {state}" for state, number in states.items())
-        cells = ", ".join(cell.cell.label for cell in self.cells[:_NUM_NAMED])
+        cells = ", ".join(cell.label for cell in self.cells[:_NUM_NAMED])
         more = ", ..." if len(self.cells) > _NUM_NAMED else ""
         return (
             f"Result of {self.study.variant}: {count(len(self.cells), 'cell')} x "
@@ -71,7 +71,7 @@ class StudyResult(SequentialResults):
 
         Args:
             kind: ``forest`` (differences on the main metric), ``gains``, ``curves`` (of the trainings),
-                ``budget`` (a search's expected best) or ``importance`` (of searched settings).
+                or ``budget`` (a search's expected best).
 
         Raises:
             NlgraftError: There is no such kind.

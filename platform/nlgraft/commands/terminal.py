@@ -89,7 +89,7 @@ def validity_table(name: str, document: Mapping[str, Any]) -> None:
     """Print the error rates of a simulated design, from the document of ``validity --json``."""
     title = (name, f"{document['simulations']:,} simulated studies")
     _print(_table(title, validity_tables.fact_rows(document)), "")
-    _print(*map(Text, [validity_tables.explanation(document), *document["notes"]]))
+    _print(Text(validity_tables.explanation(document)))
 
 
 def _corpus_rows(corpora: Mapping[str, Any]) -> list[tuple[Any, ...]]:

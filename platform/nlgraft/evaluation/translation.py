@@ -14,6 +14,7 @@ from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.inputs import Inputs
 from nlgraft.evaluation.scores import evaluate_text
 from nlgraft.evaluation.scripts import choose_tokenizers
+from nlgraft.evaluation.shares import SHARE
 from nlgraft.nn.generation import Hypothesis, beam_search
 from nlgraft.nn.linear import packed_weights
 from nlgraft.nn.model_config import GenerationConfig
@@ -42,7 +43,7 @@ class Translations:
 
 
 def translate(model: Any, inputs: Inputs, config: GenerationConfig) -> Translations:
-    """Decode examples in batches of similar length; the translations are in the examples' order.
+    """Decode examples in batches of similar length, all workers of a `SHARE` together; keeps their order.
 
     Args:
         model: A ``Seq2Seq`` on any device.
@@ -51,16 +52,17 @@ def translate(model: Any, inputs: Inputs, config: GenerationConfig) -> Translati
     """
     # sentences of one length end at about one time, so batches are cut from the longest to the shortest
     order = np.argsort(-inputs.lengths, kind="stable")
-    hypotheses: list[list[Hypothesis]] = [[] for _ in range(len(inputs))]
-    started = time.perf_counter()
+    decoded: dict[int, list[Hypothesis]] = {}
+    share, started = SHARE.get(), time.perf_counter()
     with packed_weights(model):
-        for start in range(0, len(order), config.batch_sentences):
+        for start in share.of(range(0, len(order), config.batch_sentences)):
             rows = order[start : start + config.batch_sentences]
             sources, contexts = inputs.pack(rows)
             beams = beam_search(model, sources, contexts, config, inputs.length_source)
-            for row, best in zip(rows, beams, strict=True):
-                hypotheses[row] = best
-    return Translations(hypotheses, time.perf_counter() - started)
+            decoded |= zip(rows.tolist(), beams, strict=True)
+    for part in share.gather(decoded):
+        decoded |= part
+    return Translations([decoded[row] for row in range(len(order))], time.perf_counter() - started)
 
 
 def dev_scores(

@@ -139,6 +139,7 @@ def _train_loop(config: dict[str, Any]) -> None:
                 rank=rank,
                 world_size=context.get_world_size(),
                 device=str(get_device()) if config["is_gpu"] else "cpu",
+                is_sharded=config["is_sharded"],
             ),
         )
     except TrialStopped as stopped:
@@ -293,6 +294,7 @@ def _new_trainer(
             "num_threads": resources.cpus_per_worker,
             "stall_s": resources.stall_timeout,
             "is_gpu": has_gpus,
+            "is_sharded": resources.sharding == "full",
         },
         torch_config=TorchConfig(backend="nccl" if has_gpus else "gloo"),
         scaling_config=ScalingConfig(

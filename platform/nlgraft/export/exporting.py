@@ -176,7 +176,7 @@ def _usage(task: str, columns: tuple[str, ...]) -> list[str]:
 def _scores(choice: Choice) -> list[str]:
     """Tabulate this model's scores, and the mean of its cell with an interval."""
     result, analysis = choice.result, choice.result.study.analysis
-    comparer = Comparer(test=analysis.test, samples=result.samples, alpha=analysis.alpha)
+    comparer = Comparer(samples=result.samples, alpha=analysis.alpha)
     percent = f"{100 * (1 - analysis.alpha):g} %"
     rows = [
         f"| metric | this model | mean of the cell | {percent} interval of the mean | seeds | computed as |",

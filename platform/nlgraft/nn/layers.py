@@ -84,7 +84,11 @@ class DecoderLayer(nn.Module):
     def _further(self) -> list[Attention]:
         return cast("list[Attention]", list(self.further_attentions))
 
-    def forward(self, x_RTD: Tensor, memory: LayerMemory, cache: SelfCache | None = None) -> Tensor:
+    def forward(self, x_BTD: Tensor, bank: Sequence[Memory], contexts: Sequence[Memory]) -> Tensor:
+        """Run the layer on whole targets [B, T, D]; returns [B, T, D]."""
+        return self.step(x_BTD, self.project(bank, contexts))
+
+    def step(self, x_RTD: Tensor, memory: LayerMemory, cache: SelfCache | None = None) -> Tensor:
         """Run the layer: on whole targets without a cache, on one token per row with it.
 
         Args:

@@ -174,7 +174,7 @@ class Seq2Seq(nn.Module):
         x_BJD = self.target_input(self.target_embedding(batch.target_input))
         bank, contexts = self._decoder_reads(encoding)
         for layer in self._decoder_layers():
-            x_BJD = layer(x_BJD, layer.project(bank, contexts))
+            x_BJD = layer(x_BJD, bank, contexts)
         return x_BJD if self.decoder_norm is None else self.decoder_norm(x_BJD)
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -203,7 +203,7 @@ class Seq2Seq(nn.Module):
         for layer, memory, cache in zip(
             self._decoder_layers(), state.memories, state.own.layers, strict=True
         ):
-            x_R1D = layer(x_R1D, memory, cache)
+            x_R1D = layer.step(x_R1D, memory, cache)
         x_RD = x_R1D[:, 0]
         return x_RD if self.decoder_norm is None else self.decoder_norm(x_RD)
 

@@ -257,11 +257,13 @@ class Worker:
         rank: Its number in the worker group.
         world_size: Size of the worker group.
         device: ``cpu``, ``cuda`` or ``cuda:0``...
+        is_sharded: Trainings divide parameters, gradients and optimiser state over the group.
     """
 
     rank: int = 0
     world_size: int = 1
     device: str = "cpu"
+    is_sharded: bool = False
 
 
 ALONE = Worker()

@@ -10,9 +10,19 @@ from typing import Any
 from pydantic import JsonValue
 
 from nlgraft.analysis.data.stream import BASELINE, Proposal, Step, Stream, append, read_pairs, read_stream
-from nlgraft.analysis.policy.answer import Answer, Gain, Judgement, first_gain, gain_again, judge
-from nlgraft.analysis.policy.proposals import FRESH_SEEDS, LOOKS, false_share, noise_of, stream_level
-from nlgraft.analysis.policy.seen_on_dev import enter_seen
+from nlgraft.analysis.policy.proposals import (
+    FRESH_SEEDS,
+    LOOKS,
+    Answer,
+    Gain,
+    Judgement,
+    enter_seen,
+    false_share,
+    gain_of,
+    judge,
+    noise_of,
+    stream_level,
+)
 from nlgraft.basics.errors import Problem, StudyError
 from nlgraft.basics.wording import count
 from nlgraft.execution.events import Observer
@@ -411,8 +421,8 @@ class Attempt:
             unit=system_of(self._study).metrics[self._metric].unit,
             level=entered.level,
             p=outcome.p,
-            first=first_gain(proposal) if decided is not None or verdict is None else verdict.gain,
-            again=gain_again(measured, alpha),
+            first=gain_of(decided) or (Gain.of((), ()) if verdict is None else verdict.gain),
+            again=gain_of(measured, alpha),
             num_proposals=len(stream.proposals),
             num_kept=stream.num_kept,
             alpha=false_share(alpha),

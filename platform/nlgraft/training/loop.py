@@ -9,36 +9,52 @@ the CPU.
 
 from __future__ import annotations
 
+import copy
+import gc
 import json
 import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from nlgraft.basics.errors import ContractError, DataError
 from nlgraft.evaluation.scores import Score
+from nlgraft.evaluation.shares import SHARE, Share
 from nlgraft.nn.linear import use_fast_products
-from nlgraft.nn.modes import count_parameters, forked_rng
+from nlgraft.nn.modes import count_parameters, forked_rng, is_accelerator
 from nlgraft.pipeline.stage import StageContext, TrialStopped
 from nlgraft.training.precision import with_precision
-from nlgraft.training.step import Rows, RowsFirst, Stepper, Training, TrainingDiverged, Workers
+from nlgraft.training.sharding import is_divided, layers_of, recomputed, shard
+from nlgraft.training.step import (
+    ObjectiveModule,
+    Rows,
+    RowsFirst,
+    Stepper,
+    Training,
+    TrainingDiverged,
+    Workers,
+)
 from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, TrainConfig
 from nlgraft.training.train_state import (
     Progress,
     TrainState,
     Window,
     copy_to_cpu,
+    distinct_state,
     learned_state,
     optimizer_state,
     overwrite,
 )
-from nlgraft.training.weights import average_weights, save_model
+from nlgraft.training.weights import Weights, average_weights, save_model
 
 CURVES_FILE = "curves.json"
 REPORT_EVERY_STEPS = 50
@@ -87,8 +103,8 @@ def train(
     Args:
         training: Model, loss, batches and settings.
         context: Seed, device, workers, checkpoints, reporter, artifact directory.
-        evaluate: Dev metrics of the model, called on the first worker with the model in eval mode and without
-            gradients.
+        evaluate: Dev metrics of the model, called on every worker (of a divided model on the first) with the
+            model in eval mode and without gradients.
         save: Writes the model into a directory.
         rows_first: Rows that are trained alone in the first steps; None: everything from the start.
 
@@ -100,7 +116,9 @@ def train(
             measured and was not.
     """
     loop = _Loop(training, context, evaluate, rows_first)
-    with forked_rng(loop.device):  # training must not shift the caller's own draws
+    is_recomputed = loop.config.activation_checkpointing
+    # Training must not shift the caller's own draws.
+    with forked_rng(loop.device), recomputed(loop.layers) if is_recomputed else nullcontext():
         loop.run()
     loop.choose_result()
     # Before the model is written, which may change it, e.g. merge its adapters.
@@ -138,37 +156,74 @@ class _Loop:
         self.evaluate = evaluate
         self.device = torch.device(context.device)
         self.workers = Workers(context.rank, context.world_size, self.device)
-        model.to(self.device)
+        if self.workers.size > 1 and self.device.index is not None:
+            torch.accelerator.set_device_index(self.device)  # FSDP and gathered objects take the current one
+        self.is_sharded = context.is_sharded and self.workers.size > 1
+        model.to("cpu" if self.is_sharded else self.device)
         use_fast_products(model)
         choose_trained(model, training.learned)
         if rows_first is not None:
             rows_first.check(model)
-        self.state = TrainState(model, make_optimizer(model, config, training.learned))
+        # Divided is a copy, so that a whole model can be measured, written and left behind.
+        self.trained = copy.deepcopy(model) if self.is_sharded else model
+        self.layers = layers_of(self.trained)
+        module: nn.Module = ObjectiveModule(self.trained, training.objective)
+        if self.is_sharded:
+            # On a CPU, where memory is no matter, autocast does not run norms in fp32.
+            is_bf16 = config.precision == "bf16" and is_accelerator(self.device)
+            shard(module, self.layers, self.device, is_bf16=is_bf16)
+        elif self.workers.size > 1:
+            module = DistributedDataParallel(module, init_sync=False, broadcast_buffers=False)
+        self.optimizer = make_optimizer(self.trained, config, training.learned)
+        self.state = TrainState(model)
         self._resume()
         self.stepper = Stepper(
-            replace(training, config=config), self.state.optimizer, self.workers, context.seed, rows_first
+            module, replace(training, config=config), self.optimizer, self.workers, context.seed, rows_first
         )
         self._epoch: tuple[int, Sequence[Rows]] | None = None
 
     def _resume(self) -> None:
         """Restore the newest checkpoint; the first worker reads it and sends it to the others."""
+        moments, saved = optimizer_state(self.optimizer), Weights()
 
         def read() -> Any:
             latest = self.context.checkpoints.latest()
             if latest is not None:
-                self.state.read(latest[1])
+                saved.update(self.state.read(latest[1], moments))
             return self.state.progress
 
         self.state.progress = self.workers.compute_on_first(read)
         if self.state.progress.step:
             # Before the first step all moments are zero on every worker.
-            self.workers.broadcast(optimizer_state(self.state.optimizer).values())
-        self.workers.broadcast(learned_state(self.model).values())
+            self.workers.broadcast(moments, saved)
+        state = distinct_state(self.model)
+        self.workers.broadcast(self._parts(state), state)
+
+    def _parts(self, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Return the tensors of these names as this worker trains them, divided or not."""
+        # Not by `distinct_state`: ties are told by addresses, which divided tensors do not have.
+        parts = self.trained.state_dict()
+        return {name: parts[name] for name in state}
+
+    def _gather(self) -> None:
+        """Bring the first worker's whole model up to date; all workers must call it."""
+        if self.is_sharded:
+            state = learned_state(self.model)
+            for name, value in self.workers.gather(self._parts(state)):
+                state[name].copy_(value)
+
+    def _save(self) -> None:
+        """Save a checkpoint, in which nothing is divided; all workers must call it."""
+        self._gather()
+        moments: Mapping[str, Tensor] = optimizer_state(self.optimizer)
+        if self.is_sharded:
+            moments = {name: value.cpu() for name, value in self.workers.gather(moments)}
+        self.context.checkpoints.save(self.state.progress.step, partial(self.state.write, moments=moments))
 
     def run(self) -> None:
         """Train until an end condition holds."""
         progress, config = self.state.progress, self.config
-        self.model.train()
+        self.trained.train()
         # A training that was stopped by this evaluation has it on record.
         if config.is_evaluated_at_start and progress.step == 0 and not progress.curves:
             metrics = self._evaluate()
@@ -189,7 +244,7 @@ class _Loop:
             progress.record(metrics)
             # After the evaluation, so that a resumed training neither repeats nor loses it.
             if progress.end_reason is None and progress.step % CHECKPOINT_EVERY_STEPS == 0:
-                self.context.checkpoints.save(progress.step, self.state.write)
+                self._save()
             if metrics:
                 self._report(metrics)
 
@@ -227,6 +282,7 @@ class _Loop:
 
     def _evaluate(self) -> dict[str, float]:
         """Measure on dev; keep the best weights and the snapshot to average."""
+        self._gather()
         # A single snapshot would be the last weights, which the model has anyway.
         num_averaged = self.config.average_last or 1
         if num_averaged > 1 and self.state.progress.step and self.workers.is_first:
@@ -237,8 +293,8 @@ class _Loop:
             return {}
         self.model.eval()
         with torch.no_grad():
-            metrics = dict(self.workers.compute_on_first(lambda: evaluate(self.model)))
-        self.model.train()
+            metrics = self._measure(evaluate)
+        self.trained.train()
         for name, value in metrics.items():
             if not math.isfinite(value):
                 raise TrainingDiverged(
@@ -246,6 +302,30 @@ class _Loop:
                 )
         self._judge(metrics)
         return metrics
+
+    def _measure(self, evaluate: Evaluate) -> dict[str, float]:
+        """Measure by all workers together, or on the first, which then alone has the whole model."""
+        if self.is_sharded:
+            return dict(self.workers.compute_on_first(lambda: self._measure_whole(evaluate)))
+        token = SHARE.set(Share(self.workers.rank, self.workers.size))
+        try:
+            metrics = dict(evaluate(self.model))
+        finally:
+            SHARE.reset(token)
+        # Those of the first, since another GPU may round another way, and all must end at the same step.
+        return self.workers.compute_on_first(lambda: metrics)
+
+    def _measure_whole(self, evaluate: Evaluate) -> Mapping[str, float]:
+        """Measure a divided model, which is whole on the device for that time alone."""
+        try:
+            return evaluate(self.model.to(self.device))
+        except torch.OutOfMemoryError as error:
+            raise ContractError(
+                f"stage {self.context.stage.name}: the first worker measures dev with the whole model, which "
+                f"its device does not hold beside its part ({error}); raise resources.workers"
+            ) from error
+        finally:
+            self.model.to("cpu")
 
     def _judge(self, metrics: Mapping[str, float]) -> None:
         """Update the best value and patience from these dev metrics."""
@@ -277,11 +357,17 @@ class _Loop:
             return
         reason = self.workers.compute_on_first(self.context.should_stop)
         if reason is not None:
-            self.context.checkpoints.save(progress.step, self.state.write)
+            self._save()
             raise TrialStopped(reason)
 
     def choose_result(self) -> None:
         """Put the resulting weights into the model: the last, the best, or the mean of the last few."""
+        self._gather()
+        if self.is_sharded:
+            # The whole model takes the place of the parts, which hooks of modules refer to in circles.
+            del self.trained, self.layers, self.optimizer, self.stepper
+            gc.collect()
+            self.model.to(self.device)
         self.model.eval()
         if self.workers.is_first:
             if self.config.is_best_kept and self.state.best is not None:
@@ -291,7 +377,8 @@ class _Loop:
                 overwrite(
                     learned_state(self.model), average_weights(self.state.snapshots), "averaged weights"
                 )
-        self.workers.broadcast(learned_state(self.model).values())
+        state = distinct_state(self.model)
+        self.workers.broadcast(state, state)
 
     def outcome(self) -> TrainOutcome:
         """Summarise the training."""
@@ -408,6 +495,8 @@ def make_optimizer(
     # torch has fused optimisers for these devices alone.
     is_fused = all(parameter.device.type in _FUSED_ON for parameter in model.parameters())
     if config.optimizer == "nesterov":
+        # Divided tensors have a fused AdamW alone.
+        is_fused &= not any(map(is_divided, model.parameters()))
         return torch.optim.SGD(groups, lr=config.peak_lr, momentum=MOMENTUM, nesterov=True, fused=is_fused)
     return torch.optim.AdamW(
         groups, lr=config.peak_lr, betas=config.betas, eps=config.epsilon, fused=is_fused

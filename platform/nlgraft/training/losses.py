@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from nlgraft.evaluation.shares import SHARE
 from nlgraft.nn.batch import Batch
 from nlgraft.nn.linear import product, transposed_product
 from nlgraft.nn.model import Seq2Seq
@@ -131,7 +132,7 @@ def segment_losses(
     device: torch.device | str = "cpu",
     predict: Predict = predict_target,
 ) -> NDArray[np.float64]:
-    """Compute the negative log-likelihood of every segment, with the model in evaluation mode.
+    """Compute the negative log-likelihood of every segment, all workers of a `SHARE` together.
 
     Args:
         model: The model.
@@ -143,15 +144,15 @@ def segment_losses(
     Returns:
         Nats and predicted tokens of each segment, without smoothing, [N, 2].
     """
-    statistics_N2 = np.zeros((num_segments, 2))
+    statistics_N2, share = np.zeros((num_segments, 2)), SHARE.get()
     with evaluating(model):
-        for rows, batch in batches:
+        for rows, batch in share.of(batches):
             logits_PV, tokens_P, row_P = predict(model, batch.to(device))
             nats_P = F.cross_entropy(logits_PV.float(), tokens_P, reduction="none").double().cpu().numpy()
             segment_P = rows[row_P.cpu().numpy()]
             np.add.at(statistics_N2[:, 0], segment_P, nats_P)
             np.add.at(statistics_N2[:, 1], segment_P, 1)
-    return statistics_N2
+    return np.sum(share.gather(statistics_N2), axis=0)
 
 
 # Label-smoothed cross-entropy, from logits or from the states that are projected to logits.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -19,6 +19,7 @@ from nlgraft.basics.errors import ContractError, DataError, NlgraftError
 from nlgraft.nn.modes import set_seed
 from nlgraft.training.losses import Loss, Objective
 from nlgraft.training.seeds import derive_seed
+from nlgraft.training.sharding import divided_like, is_divided, local, rows_of_part, whole
 from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, TrainConfig
 
 
@@ -59,13 +60,14 @@ class RowsFirst:
                 "no row is new, so none can be trained first; set the number of such steps to 0"
             )
 
+    @torch.no_grad()
     def mask_gradients(self, optimizer: torch.optim.Optimizer) -> None:
         """Remove the gradients of everything but the rows."""
         for name, parameter, _ in _parameters(optimizer):
             if name not in self.rows:
                 parameter.grad = None
             elif parameter.grad is not None:
-                parameter.grad[~self._of(name, parameter)] = 0.0
+                local(parameter.grad)[~self._of(name, parameter)] = 0.0
 
     @torch.no_grad()
     def step(self, optimizer: torch.optim.Optimizer) -> None:
@@ -77,7 +79,8 @@ class RowsFirst:
         decays = [group["weight_decay"] for group in optimizer.param_groups]
         for name, parameter, group in _parameters(optimizer):
             if name in self.rows and group["weight_decay"]:
-                parameter[self._of(name, parameter)] *= 1 - group["lr"] * group["weight_decay"]
+                decay = group["lr"] * group["weight_decay"]
+                local(parameter)[self._of(name, parameter)] *= 1 - decay
         for group in optimizer.param_groups:
             group["weight_decay"] = 0.0
         optimizer.step()
@@ -85,7 +88,8 @@ class RowsFirst:
             group["weight_decay"] = decay
 
     def _of(self, name: str, parameter: Tensor) -> Tensor:
-        return self.rows[name].to(parameter.device)
+        """Select the rows of this worker's part of a parameter."""
+        return rows_of_part(self.rows[name], parameter).to(parameter.device)
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor, dict[str, float]]]:
@@ -131,8 +135,8 @@ class StepSums:
     gradient_norm: float | None
 
 
-class _Objective(nn.Module):
-    """The objective as a module, so that all computation of a step lies inside DDP's forward."""
+class ObjectiveModule(nn.Module):
+    """The objective as a module, so that all computation of a step lies inside its forward."""
 
     def __init__(self, model: nn.Module, objective: Objective) -> None:
         super().__init__()
@@ -140,6 +144,7 @@ class _Objective(nn.Module):
         self._objective = objective
 
     def forward(self, batch: Any) -> Loss:
+        """Compute the loss of a batch."""
         return self._objective(self.model, batch)
 
 
@@ -167,7 +172,8 @@ class Stepper:
     """Takes optimiser steps.
 
     Args:
-        training: Model, loss, batches and settings.
+        module: Objective and model, wrapped for the group of workers.
+        training: Batches and settings.
         optimizer: That of ``make_optimizer``.
         workers: The worker group.
         seed: Seed of dropout and any other draw of a forward pass.
@@ -176,6 +182,7 @@ class Stepper:
 
     def __init__(
         self,
+        module: nn.Module,
         training: Training,
         optimizer: torch.optim.Optimizer,
         workers: Workers,
@@ -184,9 +191,7 @@ class Stepper:
     ) -> None:
         self.optimizer, self.workers = optimizer, workers
         self._data, self._config, self._seed = training.data, training.config, seed
-        self._module: nn.Module = _Objective(training.model, training.objective)
-        if workers.size > 1:
-            self._module = DistributedDataParallel(self._module, broadcast_buffers=False)
+        self._module = module
         self._loss_names: list[str] | None = None
         self._rows_first = rows_first
 
@@ -242,7 +247,7 @@ class Stepper:
         ]
         totals = self.workers.sum(torch.stack(mine))
         if self._config.clip_norm is not None:
-            norm = torch.nn.utils.get_total_norm(self._gradients())
+            norm = whole(torch.nn.utils.get_total_norm(self._gradients()))
             totals = torch.cat([totals, norm.to(totals)[None]])
         tokens, *values = totals.tolist()
         losses = dict(zip(self._loss_names, values, strict=False))
@@ -250,7 +255,7 @@ class Stepper:
             raise TrainingDiverged(f"the loss is {losses['loss']} at step {step}")
         if not tokens:
             raise DataError(f"the batches of step {step} hold no token to train on")
-        # DDP divides the sum of the workers' gradients by their number
+        # DDP and FSDP divide the sum of the workers' gradients by their number
         norm = values[-1] * self.workers.size / tokens if self._config.clip_norm is not None else None
         if norm is not None and not math.isfinite(norm):
             raise TrainingDiverged(f"the gradient's norm is {norm} at step {step}")
@@ -260,7 +265,7 @@ class Stepper:
         """Run this worker's rows of a global batch forward and backward; None if it has none."""
         mine = rows[self.workers.rank :: self.workers.size]
         has_rows = len(mine) > 0
-        # DDP waits for a gradient from every worker: one without rows sends that of another's row times zero
+        # All wait for a gradient from every worker: one without rows sends that of another's row times zero
         batch = self._data.batch(mine if has_rows else rows[:1], epoch).to(self.workers.device)
         is_bf16 = self._config.precision == "bf16"
         module = self._module
@@ -348,12 +353,24 @@ class Workers:
             raise error
         return value  # type: ignore[return-value]
 
-    def broadcast(self, tensors: Iterable[Tensor]) -> None:
-        """Overwrite tensors [...] with those of the first worker."""
-        if self.size == 1:
-            return
-        for tensor in tensors:
-            on_device = tensor.detach().to(self.device)
-            dist.broadcast(on_device, 0)
-            with torch.no_grad():
+    @torch.no_grad()
+    def broadcast(self, tensors: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
+        """Overwrite tensors [...], perhaps divided ones, with the first worker's values of the same names."""
+        for name, tensor in tensors.items():
+            if is_divided(tensor):
+                value = values[name] if self.is_first else torch.empty(tensor.shape, dtype=tensor.dtype)
+                tensor.copy_(divided_like(tensor, value))
+                continue
+            if self.is_first:
+                tensor.copy_(values[name])
+            if self.size > 1:
+                on_device = tensor.to(self.device)
+                dist.broadcast(on_device, 0)
                 tensor.copy_(on_device)
+
+    def gather(self, parts: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+        """Yield the tensors, whole, on the first worker; all workers must exhaust it."""
+        for name, part in parts.items():
+            value = whole(part.detach())
+            if self.is_first:
+                yield name, value

@@ -100,16 +100,17 @@ class Progress:
             self.curves.setdefault(name, []).append([self.step, value, now_ms])
 
 
-def learned_state(model: nn.Module) -> dict[str, Tensor]:
-    """Return the tensors that training changes, trained parameters and buffers, each of its own shape.
-
-    A tied tensor is listed under one name.
-    """
-    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+def distinct_state(model: nn.Module) -> dict[str, Tensor]:
+    """Return parameters and buffers, each of its own shape; a tied tensor is listed under one name."""
     state = model.state_dict()
-    # A tied tensor would be saved and averaged once per name.
     aliases = tied_names(state)
-    return {name: tensor for name, tensor in state.items() if name not in aliases and name not in frozen}
+    return {name: tensor for name, tensor in state.items() if name not in aliases}
+
+
+def learned_state(model: nn.Module) -> dict[str, Tensor]:
+    """Return the tensors that training changes, trained parameters and buffers, as `distinct_state`."""
+    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    return {name: tensor for name, tensor in distinct_state(model).items() if name not in frozen}
 
 
 def copy_to_cpu(state: Mapping[str, Tensor]) -> Weights:
@@ -124,12 +125,22 @@ def overwrite(state: Mapping[str, Tensor], weights: Mapping[str, Tensor], source
     Raises:
         StoreError: The names or shapes differ.
     """
+    check_alike(state, weights, source)
+    for name, tensor in state.items():
+        tensor.copy_(weights[name])
+
+
+def check_alike(state: Mapping[str, Tensor], weights: Mapping[str, Tensor], source: str) -> None:
+    """Verify that weights have the names and shapes of other tensors; ``source`` names them in messages.
+
+    Raises:
+        StoreError: The names or shapes differ.
+    """
     if set(state) != set(weights):
         raise StoreError(f"{source}: names differ from the model's: {sorted(set(state) ^ set(weights))}")
     for name, tensor in state.items():
         if tensor.shape != weights[name].shape:
             raise StoreError(f"{source}: '{name}' has shape {tuple(weights[name].shape)}")
-        tensor.copy_(weights[name])
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -159,23 +170,21 @@ class TrainState:
     """Content of a checkpoint.
 
     Attributes:
-        model: The model in training.
-        optimizer: Its optimiser.
+        model: The model, whole.
         progress: Position, best value and curves.
         best: Copy of the best weights, None before the first evaluation or if not kept.
         snapshots: Copies of the weights at the last evaluation points, oldest first.
     """
 
     model: nn.Module
-    optimizer: torch.optim.Optimizer
     progress: Progress = field(default_factory=Progress)
     best: Weights | None = None
     snapshots: list[Weights] = field(default_factory=list)
 
-    def write(self, directory: Path) -> None:
-        """Write the state into an empty directory."""
+    def write(self, directory: Path, moments: Mapping[str, Tensor]) -> None:
+        """Write the state, with the optimiser's, into an empty directory."""
         save_weights(learned_state(self.model), directory / "model.safetensors")
-        save_weights(optimizer_state(self.optimizer), directory / "optimizer.safetensors")
+        save_weights(moments, directory / "optimizer.safetensors")
         if self.best is not None:
             save_weights(self.best, directory / "best.safetensors")
         for number, snapshot in enumerate(self.snapshots):
@@ -183,20 +192,27 @@ class TrainState:
         text = json.dumps(asdict(self.progress), allow_nan=False)
         (directory / "progress.json").write_text(text + "\n", encoding="utf-8")
 
-    def read(self, directory: Path) -> None:
+    def read(self, directory: Path, moments: Mapping[str, Tensor]) -> Weights:
         """Restore the state from a directory of ``write``.
+
+        Args:
+            directory: The directory.
+            moments: Tensors of the optimiser, for their names and shapes.
+
+        Returns:
+            Their values.
 
         Raises:
             StoreError: The checkpoint belongs to another model or cannot be read.
         """
         try:
-            values = json.loads((directory / "progress.json").read_text(encoding="utf-8"))
-            self.progress = Progress(**{**values, "window": Window(**values["window"])})
+            saved = json.loads((directory / "progress.json").read_text(encoding="utf-8"))
+            self.progress = Progress(**{**saved, "window": Window(**saved["window"])})
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise StoreError(f"{directory}: no readable progress.json ({error})") from error
         overwrite(learned_state(self.model), load_weights(directory / "model.safetensors"), str(directory))
-        moments = load_weights(directory / "optimizer.safetensors")
-        overwrite(optimizer_state(self.optimizer), moments, str(directory))
+        values = load_weights(directory / "optimizer.safetensors")
+        check_alike(moments, values, str(directory))
         best = directory / "best.safetensors"
         self.best = load_weights(best) if best.exists() else None
         # By number, not by sorted name: snapshot-10 would come before snapshot-2.
@@ -204,3 +220,4 @@ class TrainState:
         self.snapshots = [
             load_weights(directory / f"snapshot-{number}.safetensors") for number in range(count)
         ]
+        return values

@@ -6,7 +6,7 @@ import pytest
 from scipy.stats import ttest_1samp
 
 from nlgraft.analysis.data.stream import Pairs, Step
-from nlgraft.analysis.policy.answer import Gain, judge
+from nlgraft.analysis.policy.proposals import Gain, judge
 
 GOOD = {1: 1.0, 2: 1.2, 3: 0.9, 4: 1.1, 5: 1.0, 6: 1.2}
 ENTERED = Step(kind="proposed", stream="s", level=0.02)

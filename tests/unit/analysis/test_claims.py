@@ -6,6 +6,7 @@ import pytest
 
 from nlgraft.analysis.data.ledger import Look
 from nlgraft.analysis.estimates.comparison import Comparison
+from nlgraft.analysis.estimates.noise_prior import Estimate
 from nlgraft.analysis.policy import claims
 from nlgraft.analysis.policy.claims import signatures_differ
 from nlgraft.study.data.claim import Claim
@@ -14,7 +15,8 @@ OURS = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
 ORDERING = Claim(better="patt", worse="avg", metric="test/bleu", source="Table 2", figures=[37.7, 37.0])
 
 
-def comparison(difference, p, seeds=(1, 2, 3), **more):
+def comparison(difference, p, seeds=(1, 2, 3), variance=None, **more):
+    estimate = None if variance is None else Estimate(difference, len(seeds), variance, 2)
     return Comparison(
         metric="test/bleu",
         a="patt",
@@ -23,12 +25,13 @@ def comparison(difference, p, seeds=(1, 2, 3), **more):
         difference=difference,
         p=p,
         p_holm=p,
-        **{"df": 2, **more},
+        estimate=estimate,
+        **more,
     )
 
 
 def judge(compared, direction="maximize", claim=ORDERING, **more):
-    settings = {"alpha": 0.05, "is_corrected": True, "other_data": "", "why_not": "", **more}
+    settings = {"alpha": 0.05, "other_data": "", "why_not": "", **more}
     return claims.judge(claim, compared, (2.0, 1.0), direction=direction, **settings)
 
 
@@ -58,25 +61,23 @@ def test_verdicts_and_their_reasons(compared, direction, claim, verdict, explana
     answer = judge(compared, direction, claim)
     assert answer.verdict == verdict
     assert explanation in answer.explanation
-    assert answer.seeds_more == (1 if compared.num_seeds == 1 else None)
+    assert answer.seeds_more is None
 
 
 def test_undecided_says_how_many_seeds_more():
     looks = {6: 0.01, 12: 0.01}
-    compared = comparison(4.0, 0.06, seed_variance=0.03, later_levels=looks)
+    compared = comparison(4.0, 0.06, variance=0.03, later_levels=looks)
     assert judge(compared).seeds_more == 3, "the first look that probably decides"
     assert judge(compared).text == "undecided (3 seeds more)"
     seen = {3: Look(difference=0.01, p=0.06)}
-    assert judge(replace(compared, difference=0.01, looks=seen)).seeds_more is None, "none of its looks does"
+    small = replace(compared, estimate=replace(compared.estimate, difference=0.01), looks=seen)
+    assert judge(small).seeds_more is None, "none of its looks does"
     assert compared.seeds_needed == 6
     assert replace(compared, standing="better").seeds_needed is None, "the verdict is given"
 
 
-def test_without_correction_the_raw_p_decides():
-    corrected = comparison(1.0, 0.01)
-    uncorrected = Comparison(**{**vars(corrected), "p_holm": None})
-    assert judge(uncorrected).verdict == "undecided"
-    assert judge(uncorrected, is_corrected=False).verdict == "supported"
+def test_a_claim_without_a_corrected_p_is_undecided():
+    assert judge(replace(comparison(1.0, 0.01), p_holm=None)).verdict == "undecided"
 
 
 @pytest.mark.parametrize(
@@ -106,7 +107,7 @@ def test_figures_are_compared_only_when_signatures_are(published, computed, reas
     ],
 )
 def test_other_data_neither_support_nor_contradict(difference, p, verdict, text):
-    compared = comparison(difference, p, seed_variance=0.03, later_levels={6: 0.01})
+    compared = comparison(difference, p, variance=0.03, later_levels={6: 0.01})
     answer = judge(compared, other_data="downstream.test is b", why_not="other data: downstream.test is b")
     assert (answer.verdict, answer.text) == (verdict, text)
     assert answer.figures == ()

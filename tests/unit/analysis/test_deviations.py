@@ -7,6 +7,7 @@ import pytest
 
 import nlgraft
 from nlgraft.analysis.data import registration
+from nlgraft.analysis.policy.registered import deviations_of
 from nlgraft.study.data.study import Analysis
 from nlgraft.study.reading.system_import import load_system
 from tests.unit.analysis.registered import STUDY, SYSTEM, Workplace, put
@@ -41,7 +42,7 @@ EDITS = {
             put("claims/1/worse", "mean"),
             put("published/0/values", {"mean": 31.0, "plain": 30.0, "att": 32.0}),
         ),
-        "name of a cell: arm=avg → arm=mean",
+        "cell arm=mean: not registered → added",
     ),
     "another arm under an old name": (put(f"{LEVELS}/avg/steps", 30), "steps in arm=avg: 10 → 30"),
     "component dropped": (put("components", None), "cell without schooling: registered → left out"),
@@ -54,12 +55,7 @@ EDITS = {
     "base setting": (put("base/steps", 11), "steps: 10 → 11"),
     "setting that one arm reads": (put("base/patience", 2), "patience in arm=att: 1 → 2"),
     "alpha": (put("analysis/alpha", 0.1), "analysis.alpha: 0.05 → 0.1"),
-    "correction": (put("analysis/correction", "none"), "analysis.correction: holm → none"),
     "family": (put("analysis/family", "claims"), "analysis.family: all_cells → claims"),
-    "kind of test": (
-        put("analysis/test", "approximate_randomisation"),
-        "analysis.test: paired_bootstrap → approximate_randomisation",
-    ),
     "samples": (put("analysis/samples", 5000), "analysis.samples: 1000 → 5000"),
     "noise of earlier studies": (put("analysis/prior", "none"), "analysis.prior: store → none"),
     "margin": (
@@ -121,8 +117,10 @@ EDITS = {
 
 FOLLOWS = {
     "arm removed": 1,  # its claim
+    "arm renamed": 5,  # the cell under its old name, and two claims under either
+    "component dropped": 1,  # the baseline has no such component
     "looks planned": 2,  # their kind, and a seed more
-    "baseline": 1,  # the arm of the cell without the component
+    "baseline": 7,  # cells and claims are named after it, and the arm of the cell without the component
     "claim's figure": 1,  # two claims have it
     "limit of the data": 2,  # the lines of either side
     "claim reversed": 1,  # the claim that was registered
@@ -269,3 +267,14 @@ def test_text_that_is_only_stored_otherwise_is_the_same_text(finished):
     assert [text for text in deviations if "what stage text_corpus reads" in text], (
         "yet the trials are others"
     )
+
+
+def test_settings_that_nlgraft_has_no_more_are_no_deviation_at_what_takes_their_place(finished):
+    now = finished.registration().registration.content
+
+    def deviations(test):
+        old = {"analysis.test": test, "analysis.correction": "holm"}
+        return [each.text for each in deviations_of(replace(now, settings=now.settings | old), now)]
+
+    assert deviations("paired_bootstrap") == []
+    assert deviations("approximate_randomisation") == ["analysis.test: approximate_randomisation → none"]

@@ -111,7 +111,7 @@ def test_two_cells_are_the_plain_comparison():
         rows = {seed: rng.standard_normal((30, 1)) + shift for seed in (1, 2, 3)}
         segments = {seed: np.hstack([row, np.ones_like(row)]) for seed, row in rows.items()}
         cells.append({seed: Measured(float(row[:, 0].mean()), row) for seed, row in segments.items()})
-    plain = Comparer().compare("test/loss", "a", cells[0], "b", cells[1])
+    plain = Comparer().contrast("test/loss", "a", "b", [(1.0, cells[0]), (-1.0, cells[1])])
     assert Comparer().contrast("test/loss", "a", "b", [(1.0, cells[0]), (-1.0, cells[1])]) == plain
     # a cell against itself within a longer contrast takes nothing away and adds nothing
     longer = Comparer().contrast(

@@ -127,10 +127,7 @@ def test_every_format_shows_it(searched):
     assert "baseline, on new seeds" in text
     assert "Trials without a value count as the worst finished one: baseline 1." in text
     assert "Dodge et al. 2019" in text
-    page = result.render("html")
-    assert all(
-        f"dev/bleu by {unit}" in page for unit in ("search trials", "training steps", "worker seconds")
-    )
+    assert "dev/bleu by search trials" in result.render("html")
 
 
 def test_studies_without_a_search_have_none(make_small_study, scored):

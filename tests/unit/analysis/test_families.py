@@ -50,17 +50,9 @@ def test_samples_grow_with_the_family(make_study, scored):
     scores["arm=a7"]["test/bleu"] += 20
     analysis = scored(study, scores)
     assert analysis.samples == 10 * 60 / 0.05
-    assert analysis.standing(analysis.compare("a7")) == "better"
+    assert analysis.compare("a7").standing == "better"
     assert f"{analysis.samples:,} times" in " ".join(prose.method(analysis))
     assert analysis.to_json()["analysis"]["samples"] == analysis.samples
-
-
-def test_without_correction_p_decides(make_study, result):
-    study = make_study(analysis={"correction": "none"})
-    plain = type(result)(study, result.system, result.cells, result.provenance)
-    assert plain.compare("single_run").p_holm is None
-    assert plain.compare("single_run").notes == ()
-    assert "p (Holm)" not in plain.comparison().header
 
 
 @pytest.fixture

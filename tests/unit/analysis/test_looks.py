@@ -90,7 +90,7 @@ def test_p_is_the_overall_level_of_the_looks_taken(make_planned, scored):
 def test_an_early_decision_stands_beside_later_seeds_of_the_same_sign(make_planned, scored):
     gaps = {"avg_eg": np.array([5.0, 5.01, 5.02, 5.0, 5.01, -9, 14, -7, 13, 3])}
     analysis = result_of(make_planned(), scored, gaps)
-    assert analysis.standing(analysis.compare("arm=avg_eg", metric="test/accuracy")) == "better"
+    assert analysis.compare("arm=avg_eg", metric="test/accuracy").standing == "better"
 
 
 def test_reports_say_what_was_planned_and_where_cells_stopped(make_planned, scored):

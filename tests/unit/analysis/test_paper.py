@@ -15,9 +15,8 @@ import sacrebleu
 
 from nlgraft.analysis.data.provenance import cost_of
 from nlgraft.analysis.policy.examples import examples_of
-from nlgraft.analysis.rendering.paper_numbers import Numbers, unique_slugs
-from nlgraft.analysis.rendering.paper_prose import bibliography, methods_paragraph, paper_key
-from nlgraft.analysis.rendering.typesetting import escape_latex, make_table, to_latex
+from nlgraft.analysis.rendering.paper import Numbers, bibliography, methods_paragraph, paper_key
+from nlgraft.analysis.rendering.typesetting import escape_latex, make_table, to_latex, unique_slugs
 from nlgraft.analysis.study_result import StudyResult
 from nlgraft.basics.shipped import system_names
 from nlgraft.study.reading.system_import import load_system
@@ -129,14 +128,14 @@ def test_captions_say_what_is_shown(paper):
     _, texts = paper
     caption = texts["tables.tex"].split(r"\caption{")[1].split("\n")[0]
     for part in (
-        "dev/bleu beside test/bleu",
+        "test/bleu against the baseline",
         "n = 3 seeds",
         "95 \\% confidence",
         "seeds and segments",
     ):
         assert part in caption, part
     assert "The data is constructed" in caption
-    assert "dev/bleu & test/bleu & difference" in texts["tables.tex"]
+    assert "test/bleu & difference" in texts["tables.tex"]
     assert "tok:13a" in texts["methods.tex"]
     assert "stricter" in texts["methods.tex"] or "Analysis 1 of these 40 segments" in texts["methods.tex"]
 

@@ -70,9 +70,9 @@ def test_an_empty_store_borrows_at_most_two_degrees_of_freedom(shown, published)
     assert min(variances) < prior.variance < max(variances)
     base, arm = (result.cell(label).measured(METRIC) for label in ("baseline", "arm=avg_eg"))
     own_variance = np.var([arm[seed].value - base[seed].value for seed in (1, 2, 3)], ddof=1)
-    assert compared.df == pytest.approx(2 + prior.df)
+    assert compared.estimate.df == pytest.approx(2 + prior.df)
     moderated_variance = (2 * own_variance + prior.df * prior.variance) / (2 + prior.df)
-    assert compared.seed_variance == pytest.approx(moderated_variance)
+    assert compared.estimate.variance == pytest.approx(moderated_variance)
     assert f"{prior.df:.1f} of 3 published ones" in compared.noise
 
 

@@ -64,7 +64,7 @@ def alone(result):
 
 
 def verdicts(result):
-    return {cell.cell.label: result.standing(result.compare(cell.cell)) for cell in result.cells[1:]}
+    return {cell.cell.label: result.compare(cell.cell).standing for cell in result.cells[1:]}
 
 
 def test_the_first_analysis_keeps_its_p_values_to_the_digit(shown):
@@ -78,7 +78,7 @@ def test_the_first_analysis_keeps_its_p_values_to_the_digit(shown):
         comparison, expected = result.compare(cell.cell), without_ledger.compare(cell.cell)
         assert (comparison.p, comparison.p_holm, comparison.ci) == (expected.p, expected.p_holm, expected.ci)
         assert comparison.p_holm is not None
-        assert result.standing(comparison) == without_ledger.standing(expected)
+        assert comparison.standing == expected.standing
     assert [(c.verdict, c.comparison.p_holm) for c in result.claims] == [
         (c.verdict, c.comparison.p_holm) for c in without_ledger.claims
     ]
@@ -196,15 +196,15 @@ def test_what_is_asked_later_has_the_level_that_is_left(shown, first, second, ar
     assert arm == "avg_eg" or verdicts(alone(result)) == {"arm=patt_eg": "better"}
 
 
-def test_claims_and_correction_cut_afterwards_change_nothing(shown):
+def test_claims_and_family_cut_afterwards_change_nothing(shown):
     claims = [{"better": arm, "worse": "random_init", **BLEU} for arm in ARMS[1:]]
     first = shown(factors=factors(*ARMS), claims=claims, analysis={"family": "claims"})
     p_holm = first.claims[0].comparison.p_holm
     cut = shown(factors=factors(*ARMS), claims=claims[:1], analysis={"family": "claims"})
     assert cut.claims[0].comparison.p_holm == p_holm
-    bare = shown(factors=factors(*ARMS), claims=claims[:1], analysis={"correction": "none"})
+    bare = shown(factors=factors(*ARMS), claims=claims[:1])
     assert of(bare, "avg_eg").p_holm == p_holm
-    assert verdicts(bare)["arm=patt_eg"] == first.standing(of(first))
+    assert verdicts(bare)["arm=patt_eg"] == of(first).standing
 
 
 def test_another_metric_chosen_afterwards_gets_no_star(shown):
@@ -276,7 +276,7 @@ def test_effects_of_crossed_factors_belong_to_the_first_analysis(shown):
     p_values = [effect.comparison.p_holm for effect in alone(result).effects()]
     assert [effect.comparison.p_holm for effect in result.effects()] == p_values
     again = shown([1, 2, 3, 4], factors=crossed, design={"kind": "full"})
-    assert {result.standing(effect.comparison) for effect in again.effects()} == {"open"}
+    assert {effect.comparison.standing for effect in again.effects()} == {"open"}
     assert "Significant main effects: none" in prose.headline(again)
 
 

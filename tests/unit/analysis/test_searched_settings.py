@@ -1,4 +1,4 @@
-"""Which searched setting mattered: levels by hand, importances beside chance, and what a reader is shown."""
+"""Which searched setting mattered: importances beside chance, and what a reader is shown."""
 
 import json
 from dataclasses import replace
@@ -8,7 +8,6 @@ import pytest
 
 from nlgraft.analysis.data.trials import TrialRecord, TrialResult
 from nlgraft.analysis.rendering import search_tables
-from nlgraft.analysis.rendering.figures import setting_plots, short_names
 from nlgraft.execution.optuna_study import importances
 
 SPACE = {
@@ -57,17 +56,8 @@ FEW = [
 ]
 
 
-def test_levels_are_means_and_bests_of_the_trials_that_finished(searched):
+def test_trials_that_finished_count(searched):
     (cell,) = searched(FEW).searched_settings
-    levels = {
-        setting.path: [(level.name, level.num_trials, level.mean, level.best) for level in setting.levels]
-        for setting in cell.settings
-    }
-    assert levels == {
-        "lr": [("0.001", 1, 10.0, 10.0), ("0.01", 2, 15.0, 16.0)],
-        "upstream": [("a", 2, 12.0, 14.0), ("b", 1, 16.0, 16.0)],
-        "segments": [("20", 1, 16.0, 16.0)],
-    }
     assert (cell.num_trials, cell.num_left_out) == (3, 3)
     assert {setting.path: setting.num_without for setting in cell.settings}["segments"] == 2
     assert [setting.share for setting in cell.settings] == [None] * 3
@@ -84,21 +74,6 @@ def test_a_configuration_that_was_proposed_again_counts_once(searched):
     (cell,) = searched([*FEW, *FEW[:2]]).searched_settings
     assert cell.num_trials == 3
     assert "2 trials repeat the values of another one and are not counted" in cell.caveats
-
-
-def test_the_best_loss_is_the_lowest(searched):
-    objective = {"metric": "dev/loss", "direction": "minimize"}
-    (cell,) = searched(FEW, objective=objective).searched_settings
-    assert cell.settings[0].levels[1].best == 14.0
-
-
-def test_many_numbers_are_cut_into_four_intervals(searched):
-    tried = [({"lr": 10 ** (-4 + index / 4), "upstream": "a"}, float(index)) for index in range(12)]
-    (cell,) = searched(tried).searched_settings
-    levels = next(setting.levels for setting in cell.settings if setting.path == "lr")
-    assert [level.num_trials for level in levels] == [3, 3, 3, 3]
-    assert [level.mean for level in levels] == [1.0, 4.0, 7.0, 10.0]
-    assert levels[0].name == "0.0001 to 0.0003162"
 
 
 def drawn(objective, num=40, seed=2):
@@ -146,13 +121,7 @@ def test_every_format_shows_it(searched):
     settings = document["cells"][0]["search"]["settings"]
     assert settings["settings"][0]["setting"] == "lr"
     assert settings["settings"][0]["stands_out"]
-    assert settings["settings"][0]["levels"][0].keys() == {"level", "trials", "mean", "best"}
     assert document["which_setting"].count("lr (") == 1
-    drawings = {drawing.caption or drawing.title: drawing for drawing in setting_plots(result)}
-    titles = list(drawings)
-    assert titles[0].startswith("Importance, a description")
-    assert titles[1] == "dev/bleu by lr"
-    assert 'role="img"' in drawings["dev/bleu by upstream"].inline()
 
 
 def test_a_study_without_a_search_says_nothing(make_small_study, scored):
@@ -160,13 +129,4 @@ def test_a_study_without_a_search_says_nothing(make_small_study, scored):
     assert result.searched_settings == []
     assert search_tables.which_setting(result) == ""
     assert search_tables.importance_table(result) is None
-    assert search_tables.levels_table(result) is None
-    assert setting_plots(result) == []
     assert "Which setting mattered" not in result.render("md")
-
-
-def test_choices_that_are_sections_are_named_by_what_tells_them_apart():
-    """A search over 125 or 375 steps, or none: whole sections would leave no room for the panel."""
-    choices = [None, {"max_steps": 125, "peak_lr": 1e-3}, {"max_steps": 375, "peak_lr": 1e-3}]
-    assert short_names(choices) == ["null", "max_steps 125", "max_steps 375"]
-    assert short_names(["a" * 30, "b"]) == ["a" * 17 + "…", "b"]

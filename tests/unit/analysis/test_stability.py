@@ -42,10 +42,10 @@ def build(make_small_study, scored):
 def test_an_arm_whose_worst_seed_crashed_is_not_called_better(build):
     """The pair of a crashed seed is dropped, and the seeds that crash are rarely the good ones."""
     whole = build(BASE, GOOD)
-    assert whole.standing(whole.compare("patt_eg")) == "better"
+    assert whole.compare("patt_eg").standing == "better"
     crashed = build(BASE, [*GOOD[:4], None])
     comparison = crashed.compare("patt_eg")
-    assert (crashed.standing(comparison), comparison.open_because) == ("open", "seeds lost")
+    assert (comparison.standing, comparison.open_because) == ("open", "seeds lost")
     assert crashed.claims[0].text == "undecided: seeds lost, other data"
     text = crashed.render("md")
     assert "Unstable: 1 of 5 seeds of arm=patt_eg failed." in text
@@ -55,15 +55,15 @@ def test_an_arm_whose_worst_seed_crashed_is_not_called_better(build):
 def test_a_seed_that_both_lost_leaves_the_question_undecided_until_it_has_finished(build):
     both = build([*BASE[:4], None], [*GOOD[:4], None])
     comparison = both.compare("patt_eg")
-    assert (both.standing(comparison), comparison.open_because) == ("open", "")
+    assert (comparison.standing, comparison.open_because) == ("open", "")
     assert any("the first is at 5 seeds" in note for note in comparison.notes)
     base_lost = build([*BASE[:4], None], GOOD)  # the baseline's worst may have crashed, too
-    assert base_lost.standing(base_lost.compare("patt_eg")) == "open"
+    assert base_lost.compare("patt_eg").standing == "open"
 
 
 def test_a_collapsed_seed_is_flagged_and_stands_beside_means_that_it_does_not_move(build):
     analysis = build(BASE, [*GOOD[:4], 0.0])
-    assert analysis.standing(analysis.compare("patt_eg")) == "open"
+    assert analysis.compare("patt_eg").standing == "open"
     text = analysis.render("md")
     assert "Unstable: 1 of 5 seeds of arm=patt_eg diverged." in text
     assert "| arm=patt_eg | 5 | 0 % | 20 % (seed 5) | 16.87 | 21.10 | 21.00 |" in text
@@ -149,7 +149,7 @@ def test_nothing_learned_is_said_first_and_nothing_is_decided(build):
         "No cell has learned: not more than 1 better on test/bleu than a trivial output (the most frequent "
         f"reference for every line), which scores {trivial:.2f}"
     )
-    assert analysis.standing(analysis.compare("patt_eg")) == "open"
+    assert analysis.compare("patt_eg").standing == "open"
     assert analysis.compare("patt_eg").open_because == "neither cell has learned"
     row = next(row for row in analysis.comparison().plain() if row[0] == "arm=patt_eg")
     assert row[-1] == "–", "no number of seeds is advised"
@@ -164,7 +164,7 @@ def test_copying_the_source_is_a_trivial_output(build):
     assert analysis.headline().startswith(
         "Nothing learned in baseline: not more than 1 better on test/bleu than a trivial output (source 0, "
     )
-    assert analysis.standing(analysis.compare("patt_eg")) != "worse"
+    assert analysis.compare("patt_eg").standing != "worse"
     assert "has learned" not in analysis.compare("patt_eg").open_because
 
 

@@ -143,6 +143,14 @@ from tests.unit.study.mistakes import change
             "resources.gpus_per_worker",
         ),
         ("resources.workers", {"min": 1, "max": 4}, None),
+        ("resources", {"workers": {"min": 2, "max": 4}, "sharding": "full"}, None),
+        ("resources.sharding", "full", "over its workers, 1 worker; give at least 2"),
+        (
+            "resources",
+            {"workers": {"min": 1, "max": 4}, "sharding": "full"},
+            "over its workers, 1 to 4 workers; give at least 2",
+            "resources.sharding",
+        ),
         ("resources.workers", {"min": 3, "max": 2}, "2 is below min, 3", "resources.workers.max"),
         ("resources.workers", {"min": 1}, "is missing", "resources.workers.max"),
         ("resources", {"workers": 3, "max_cpus": 2}, "2 is too few: one trial has 3", "resources.max_cpus"),
@@ -181,7 +189,7 @@ from tests.unit.study.mistakes import change
         ("analysis.family", "claims", "is 'claims', but there are none"),
         ("analysis.gains_over", "leng", "no factor 'leng'"),
         ("analysis.gains_over", "arm", "no other factor is crossed with 'arm'"),
-        ("analysis.test", "t_test", "Allowed: paired_bootstrap, approximate_randomisation"),
+        ("analysis.prior", "study", "Allowed: store, none"),
     ],
 )
 def test_bad_studies_are_refused_with_path_and_remedy(good, problems, case):

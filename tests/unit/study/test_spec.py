@@ -39,7 +39,7 @@ FULL = {
         {"better": "att_eg", "worse": "baseline"},
         {"better": "without gradual", "worse": "att_eg", "metric": "test/bleu", "margin": 0.5},
     ],
-    "analysis": {"family": "claims", "correction": "none"},
+    "analysis": {"family": "claims", "alpha": 0.1},
     "scales": {"tiny": {"seeds": [1], "base": {"train": {"max_steps": 1}}}},
 }
 

@@ -58,6 +58,7 @@ def test_a_record_of_an_earlier_version_may_hold_settings_that_were_removed(good
     [path] = (tmp_path / "store/records/definitions").iterdir()
     record = json.loads(path.read_text())
     record["study"]["resources"] |= {"priority": 1, "use_idle_cpus": False}
+    record["study"]["analysis"] |= {"test": "paired_bootstrap", "correction": "none"}
     path.write_text(json.dumps(record))
     assert Study.from_store("toy", store).fingerprint == Study.from_dict(good).fingerprint
 

@@ -87,7 +87,7 @@ class Recorder(NullReporter):
         return "rung 1: worse than the best third" if is_stopped else None
 
 
-def make_context(root, reporter=None, seed=5, rank=0, world_size=1):
+def make_context(root, reporter=None, seed=5, rank=0, world_size=1, *, is_sharded=False):
     directory = root / f"artifact-{rank}"
     directory.mkdir(parents=True, exist_ok=True)
     return StageContext(
@@ -97,4 +97,5 @@ def make_context(root, reporter=None, seed=5, rank=0, world_size=1):
         reporter=reporter or NullReporter(),
         rank=rank,
         world_size=world_size,
+        is_sharded=is_sharded,
     )

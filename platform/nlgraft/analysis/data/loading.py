@@ -206,7 +206,7 @@ def _agree(name: str, rows: Array, record: TrialRecord, metric: str) -> bool:
 def with_early_learning(cells: Sequence[CellResult]) -> tuple[CellResult, ...]:
     """Add the metrics of early learning to the finished replicates that have a curve of dev loss."""
     curves = {
-        (cell.cell.label, trial.seed): curve
+        (cell.label, trial.seed): curve
         for cell in cells
         for trial in cell.trials
         if trial.state == "finished" and (curve := _curve(trial)) is not None
@@ -219,13 +219,13 @@ def with_early_learning(cells: Sequence[CellResult]) -> tuple[CellResult, ...]:
     early: dict[tuple[str, int], dict[str, float]] = {}
     for (label, seed), curve in curves.items():
         early[label, seed] = {AREA: mean_height(curve, first, last)} if first < last else {}
-        if (goal := curves.get((cells[0].cell.label, seed))) is not None:
+        if (goal := curves.get((cells[0].label, seed))) is not None:
             early[label, seed][STEPS] = steps_to(curve, float(goal[:, 1].min()))
     return tuple(
         replace(
             cell,
             trials=tuple(
-                replace(trial, derived={**trial.derived, **early.get((cell.cell.label, trial.seed), {})})
+                replace(trial, derived={**trial.derived, **early.get((cell.label, trial.seed), {})})
                 for trial in cell.trials
             ),
         )

@@ -177,7 +177,7 @@ def split_sizes(cells: Iterable[CellResult], store: ArtifactStore | None) -> dic
             sizes = {} if manifest.inputs else _sizes(store, manifest)
             namesakes = [name for name in sizes_of if name.split(" (")[0] == manifest.name]
             if sizes and sizes not in [sizes_of[name] for name in namesakes]:
-                sizes_of[f"{manifest.name} ({cell.cell.label})" if namesakes else manifest.name] = sizes
+                sizes_of[f"{manifest.name} ({cell.label})" if namesakes else manifest.name] = sizes
     return sizes_of
 
 

@@ -155,7 +155,7 @@ class Results:
 
     @cached_property
     def _by_label(self) -> dict[str, CellResult]:
-        return {cell.cell.label: cell for cell in self.cells}
+        return {cell.label: cell for cell in self.cells}
 
     def frame(self) -> pd.DataFrame:
         """Return all trials as a data frame.

@@ -149,11 +149,6 @@ class Stream:
         """Number of proposals that were kept, from whatever baseline."""
         return len(self._kept)
 
-    @property
-    def spent(self) -> float:
-        """Sum of the levels so far."""
-        return sum(proposal.entered.level for proposal in self.proposals.values())
-
     def kept(self, origin: str) -> dict[int, Proposal]:
         """Return what was kept from a baseline, by number, in the order in which it was kept."""
         return {number: kept for number, kept in self._kept.items() if kept.entered.origin == origin}

@@ -152,6 +152,11 @@ class CellResult:
     params: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def label(self) -> str:
+        """Its label."""
+        return self.cell.label
+
+    @property
     def state(self) -> State:
         """The worst state of the replicates; ``finished`` only when all are."""
         states = {trial.state for trial in self.trials}

@@ -1,6 +1,6 @@
-"""Comparing one cell with another on one metric: the difference and how certain it is.
+"""Comparing cells on one metric: a difference, or another weighted sum, and how certain it is.
 
-Defined quantities for S seeds finished in both cells:
+Defined quantities for S seeds finished in all cells:
 
 | S | per-segment statistics | interval, p | smallest detectable, seeds needed |
 |---|---|---|---|
@@ -21,7 +21,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal
 
 import numpy as np
 
@@ -29,12 +28,10 @@ from nlgraft.analysis.data.ledger import NoisePrior
 from nlgraft.analysis.data.trials import Array, Measured
 from nlgraft.analysis.estimates import resampling
 from nlgraft.analysis.estimates.comparison import ONE_SEED, Comparison
-from nlgraft.analysis.estimates.resampling import Score, Spread
+from nlgraft.analysis.estimates.resampling import Score
 from nlgraft.evaluation.sufficient import aggregate
 
 _ROUNDED = 1e-12
-
-Test = Literal["paired_bootstrap", "approximate_randomisation"]
 
 
 @dataclass
@@ -45,16 +42,13 @@ class Comparer:
     compared or in what order.
 
     Attributes:
-        test: The test that gives ``Comparison.p``.
         samples: Number of resamples.
         alpha: One minus the confidence of intervals, and the level of a single comparison.
     """
 
-    test: Test = "paired_bootstrap"
     samples: int = 1000
     alpha: float = 0.05
     _draws: dict[Measured, Array] = field(default_factory=dict, repr=False)
-    _exchanged: dict[tuple[Measured, Measured], Array] = field(default_factory=dict, repr=False)
 
     def prepare(self, metric: str, measured: Iterable[Measured]) -> None:
         """Bootstrap many trials of one metric in one pass, so that later comparisons find their scores."""
@@ -66,32 +60,6 @@ class Comparer:
             statistics = [trial.segments for trial in trials if trial.segments is not None]
             scores = resampling.bootstrap_scores(statistics, _score(metric), self.samples)
             self._draws.update(zip(trials, scores, strict=True))
-
-    def compare(
-        self,
-        metric: str,
-        a: str,
-        a_trials: Mapping[int, Measured],
-        b: str,
-        b_trials: Mapping[int, Measured],
-        null: float = 0.0,
-        prior: NoisePrior | None = None,
-    ) -> Comparison:
-        """Compare two cells, paired by seed and by segment.
-
-        Args:
-            metric: Name of the metric.
-            a: Label of the first cell.
-            a_trials: The metric by seed, finished trials only.
-            b: Label of the second cell.
-            b_trials: Likewise.
-            null: Difference under the null hypothesis.
-            prior: What is known of the variance of the differences.
-
-        Returns:
-            The comparison without ``p_holm``.
-        """
-        return self.contrast(metric, a, b, [(1.0, a_trials), (-1.0, b_trials)], null, prior)
 
     def contrast(
         self,
@@ -113,8 +81,7 @@ class Comparer:
             prior: What is known of the variance of a difference of two of the cells.
 
         Returns:
-            The weighted sum as a difference, without ``p_holm``. ``p`` is the bootstrap's, as there are no
-            two outputs to exchange.
+            The weighted sum as a difference, without ``p_holm``.
         """
         weights, cells = zip(*((weight, _finite(trials)) for weight, trials in terms), strict=True)
         # Weights sum to zero, so that what cells of one kind have in common cancels out.
@@ -154,76 +121,50 @@ class Comparer:
         differences[np.abs(differences) <= rounding] = 0.0
         if np.ptp(differences) <= rounding:
             differences[:] = differences[0]
-        empty = replace(empty, difference=float(differences.mean()))
+        difference = float(differences.mean())
+        empty = replace(empty, difference=difference)
         reason = _why_unpaired(rows)
         # Before the resamples: nothing can be drawn from constants, and their difference is certain.
-        if empty.difference != empty.null and _are_constant(rows):
-            low = high = _known(empty.difference)
+        if difference != empty.null and _are_constant(rows):
             notes.append("identical for every seed")
-            return replace(empty, is_exact=True, scope="seeds", ci=(low, high), notes=tuple(notes))
+            return replace(
+                empty, is_exact=True, scope="seeds", ci=(difference, difference), notes=tuple(notes)
+            )
         if reason is not None:
-            return self._by_seeds(empty, differences, [*notes, reason])
+            return self._tested(replace(empty, scope="seeds"), differences, None, [*notes, reason])
         self.prepare(empty.metric, [trial for row in rows for trial in row])
         bootstrapped = np.stack([weighed @ np.stack([self._draws[trial] for trial in row]) for row in rows])
-        noise = resampling.spread(differences, bootstrapped, self.samples, empty.prior)
-        tested = noise
-        if self.test == "approximate_randomisation" and len(weights) == 2:
-            exchanged = self._exchange(empty.metric, [(a, b) for a, b in rows])
-            tested = resampling.spread(differences, exchanged, self.samples, empty.prior)
-        difference = _known(empty.difference) - empty.null
         fixed_seeds = bootstrapped.mean(axis=0)  # these trained models alone: only the segments vary
         comparison = replace(
             empty,
             num_segments=len(_segments(rows[0][0])),
             scope="seeds and segments" if len(rows) > 1 else "segments",
-            ci=self._interval(empty, noise),
-            p=resampling.two_sided_p(difference, tested),
-            p_segments=resampling.p_value(difference, fixed_seeds - fixed_seeds.mean()),
+            p_segments=resampling.p_value(difference - empty.null, fixed_seeds - fixed_seeds.mean()),
         )
-        return _with_variances(comparison, noise, notes)
+        return self._tested(comparison, differences, bootstrapped, notes)
 
-    def _exchange(self, metric: str, pairs: Sequence[tuple[Measured, Measured]]) -> Array:
-        """Differences of each seed's pair after exchanging outputs, shape (S, n); each is computed once."""
-        if new := [pair for pair in pairs if pair not in self._exchanged]:
-            a_rows, b_rows = (np.stack([_segments(pair[side]) for pair in new]) for side in (0, 1))
-            draws = resampling.randomised_differences(a_rows, b_rows, _score(metric), self.samples)
-            self._exchanged.update(zip(new, draws, strict=True))
-        return np.stack([self._exchanged[pair] for pair in pairs])
-
-    def _by_seeds(self, comparison: Comparison, differences: Array, notes: list[str]) -> Comparison:
-        if len(differences) < 2:
+    def _tested(
+        self, comparison: Comparison, differences: Array, bootstrapped: Array | None, notes: list[str]
+    ) -> Comparison:
+        """Put in interval, p-value and noise, as far as they are defined."""
+        if bootstrapped is None and len(differences) < 2:
             notes.append("one seed and no segments to resample: no interval and no p-value")
-            return replace(comparison, notes=tuple(notes))
-        noise = resampling.spread(differences, None, self.samples, comparison.prior)
-        comparison = replace(comparison, scope="seeds", ci=self._interval(comparison, noise))
-        if noise.seed_variance == 0 and comparison.difference != comparison.null:
+            return replace(comparison, scope="nothing", notes=tuple(notes))
+        draws, estimate = resampling.spread(differences, bootstrapped, self.samples, comparison.prior)
+        ci = resampling.interval(estimate.difference, draws, self.alpha)
+        estimate = replace(estimate, difference=estimate.difference - comparison.null)
+        if bootstrapped is None and estimate.variance == 0 and estimate.difference:
             notes.append("the difference is identical for every seed, so there is nothing to test")
-            return replace(comparison, notes=tuple(notes))
-        p = resampling.two_sided_p(_known(comparison.difference) - comparison.null, noise)
-        return _with_variances(replace(comparison, p=p), noise, notes)
-
-    def _interval(self, comparison: Comparison, noise: Spread) -> tuple[float, float]:
-        return resampling.interval(_known(comparison.difference), noise.draws, self.alpha)
-
-
-def _with_variances(comparison: Comparison, noise: Spread, notes: list[str]) -> Comparison:
-    if noise.seed_variance is None:
-        notes.append(ONE_SEED)
-    elif noise.seed_variance + noise.segment_variance == 0:
-        notes.append("no variation over seeds or segments")
-    else:
-        comparison = replace(
-            comparison,
-            seed_variance=noise.seed_variance,
-            segment_variance=noise.segment_variance,
-            df=noise.df,
-        )
-    return replace(comparison, notes=tuple(notes))
-
-
-def _known(difference: float | None) -> float:
-    assert difference is not None
-    return difference
+            return replace(comparison, ci=ci, notes=tuple(notes))
+        p = resampling.two_sided_p(estimate, draws)
+        is_defined = False
+        if len(differences) == 1:
+            notes.append(ONE_SEED)
+        elif estimate.variance + estimate.segment_variance == 0:
+            notes.append("no variation over seeds or segments")
+        else:
+            is_defined = True
+        return replace(comparison, ci=ci, p=p, estimate=estimate if is_defined else None, notes=tuple(notes))
 
 
 def _score(metric: str) -> Score:

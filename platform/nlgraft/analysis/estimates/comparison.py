@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -12,14 +12,20 @@ from nlgraft.analysis.data.ledger import Basis, Look, NoisePrior
 from nlgraft.analysis.estimates import power
 from nlgraft.analysis.estimates.noise_prior import Estimate
 from nlgraft.analysis.estimates.power import likely_look
-from nlgraft.analysis.estimates.resampling import Either, open_as_one
 from nlgraft.basics.wording import count
 
 Standing = Literal["better", "worse", "equal", "open"]
 """A verdict on a cell against another; ``open`` is undecided."""
 
+_SHOWN = (
+    *("difference", "ci", "p", "p_holm", "p_segments", "margin", "p_equal", "p_equal_holm"),
+    *("standing", "is_within_margin", "verdict", "level", "basis", "smallest_detectable", "detectable_ci"),
+    *("seeds_more", "seeds_needed", "equal_within", "num_seeds", "num_segments", "scope", "trained_once"),
+    *("open_because", "is_exact", "notes"),
+)
+"""Attributes of a comparison that JSON has by their names."""
+
 _ROUNDING = 1e-9
-_FEW = 2
 ONE_SEED = "one seed: the interval and p cover test-set sampling only, not training noise"
 
 
@@ -48,12 +54,10 @@ class Comparison:
         looks: Answers by number of seeds, at the looks that were taken.
         later_levels: Levels of the looks that were not taken yet, by number of seeds.
         basis: Whether the question was declared; None without a ledger.
-        seed_variance: Variance between the seeds' differences, moderated; None below two seeds or for
-            constants.
-        df: Degrees of freedom of ``seed_variance``.
+        estimate: The difference from that under the null hypothesis, with its noise; None below two seeds or
+            for constants.
         prior: Noise of earlier studies.
         is_noisier: True if this study is far noisier, so that its other cells moderate in the prior's place.
-        segment_variance: Variance of ``difference`` from the choice of segments.
         scope: Sources of variation in the interval and the p-value.
         trained_once: Names of stages that all seeds and cells share; the interval excludes their variance.
         open_because: Reason why no verdict may rest on the comparison, whatever its p-value; else empty.
@@ -84,11 +88,9 @@ class Comparison:
     looks: Mapping[int, Look] = field(default_factory=dict)
     later_levels: Mapping[int, float] = field(default_factory=dict)
     basis: Basis | None = None
-    seed_variance: float | None = None
-    df: float = 0.0
+    estimate: Estimate | None = None
     prior: NoisePrior | None = None
     is_noisier: bool = False
-    segment_variance: float = 0.0
     scope: Literal["seeds and segments", "seeds", "segments", "nothing"] = "nothing"
     trained_once: tuple[str, ...] = ()
     open_because: str = ""
@@ -135,16 +137,14 @@ class Comparison:
         """Say what an open verdict lacks."""
         if self.open_because:
             return self.open_because
-        if self.num_seeds < _FEW:
-            return _more(_FEW - self.num_seeds)
-        if self.is_constant:
-            what = "result" if self.is_identical else "difference"
+        if self.is_constant and self.num_seeds >= 2:
+            what = "difference" if self.difference else "result"
             return f"the same {what} for every seed, so there is nothing to test"
         parts = []
         if self.margin is None and self.equal_within is not None:
             parts.append(f"equal within {self._amount(self.equal_within)}")
         if self.seeds_more is not None:
-            parts.append(_more(self.seeds_more))
+            parts.append(f"{count(self.seeds_more, 'seed')} more")
         elif self.looks and not parts:
             parts.append("its looks will hardly decide it")
         return "; ".join(parts)
@@ -168,14 +168,6 @@ class Comparison:
         return None if likely is None else likely - self.num_seeds
 
     @property
-    def estimate(self) -> Estimate | None:
-        """The difference from that under the null hypothesis, with its noise; None if either is unknown."""
-        if self.seed_variance is None or self.difference is None:
-            return None
-        noise = (self.seed_variance, self.df, self.segment_variance)
-        return Estimate(self.difference - self.null, self.num_seeds, *noise)
-
-    @property
     def seeds_needed(self) -> int | None:
         """Seeds up to that look; None where the verdict is given."""
         is_given = self.standing not in (None, "open")
@@ -184,14 +176,14 @@ class Comparison:
     @property
     def noise(self) -> str:
         """What tells the noise between seeds, with degrees of freedom; empty without a prior."""
-        if self.prior is None or self.seed_variance is None:
+        if self.prior is None or self.estimate is None:
             return ""
         num = self.num_seeds - 1
         origin = "published" if self.prior.is_published else "earlier"
         earlier = count(len(self.prior.studies), f"{origin} one")
-        further = f"{self.df - num:.1f} of "
+        further = f"{self.estimate.df - num:.1f} of "
         if self.is_noisier:
-            others = f" + {further}its other cells" if self.df > num else ""
+            others = f" + {further}its other cells" if self.estimate.df > num else ""
             return f"noise: {num} df of this comparison{others}, as the study is noisier than {earlier}"
         return f"noise: {num} df of this study + {further}{earlier}"
 
@@ -199,14 +191,15 @@ class Comparison:
     def equal_within(self) -> float | None:
         """Smallest margin within which the interval shows the two to be equivalent, rounded up to two digits.
 
-        None with fewer than two seeds, without an interval, or where ``open_because`` gives a reason.
+        None with fewer than two seeds, without an interval or any difference, or where ``open_because`` gives
+        a reason.
         """
-        if self.ci is None or self.num_seeds < _FEW or self.open_because or self.is_exact:
+        if self.ci is None or self.num_seeds < 2 or self.open_because or self.is_exact:
             return None
         # Two one-sided tests at half of alpha support a margin as wide as the farther end.
         farthest = max(map(abs, self.ci))
         if farthest == 0:
-            return 0.0
+            return None
         unit = 10.0 ** (math.floor(math.log10(farthest)) - 1)
         return float(f"{math.ceil(farthest / unit - _ROUNDING) * unit:.2g}")
 
@@ -227,52 +220,33 @@ class Comparison:
         """True if neither seeds nor segments change the difference, which leaves nothing to test."""
         return self.ci is not None and self.ci[0] == self.ci[1]
 
-    @property
-    def is_identical(self) -> bool:
-        """True if the cells agree in every seed and segment, which leaves no noise to test against."""
-        return self.difference == 0 and self.ci == (0.0, 0.0)
-
-    @property
-    def either(self) -> Either:
-        """The p-values with which it counts in a family, see `resampling.holm_either`; 1 for missing ones."""
-        if self.is_exact:
-            return None, None
-        return open_as_one((self.p, self.p_equal) if self.looks else (None, None), self.margin)
-
     @cached_property
     def smallest_detectable(self) -> float | None:
         """True difference that this many seeds detect at ``level`` with probability 0.8."""
-        if self.seed_variance is None:
-            return None
-        return power.smallest_detectable(
-            self.seed_variance, self.segment_variance, self.num_seeds, self.df, self.level
-        )
+        return None if self.estimate is None else power.smallest_detectable(self.estimate, self.level)
 
     @cached_property
     def detectable_ci(self) -> tuple[float, float] | None:
         """95 % confidence interval of ``smallest_detectable``: wide where few seeds estimate the noise."""
-        if self.seed_variance is None:
-            return None
-        return power.detectable_interval(
-            self.seed_variance, self.segment_variance, self.num_seeds, self.df, self.level
-        )
+        return None if self.estimate is None else power.detectable_interval(self.estimate, self.level)
 
-    def standing_at(self, alpha: float, *, is_up: bool, is_corrected: bool) -> Standing:
-        """Read it as a verdict on the first cell; *different* takes precedence over *equal*.
+    def judged(self, alpha: float, *, is_up: bool) -> Comparison:
+        """Write in the verdict on the first cell; *different* takes precedence over *equal*.
 
         Args:
             alpha: Level.
             is_up: True if more is better.
-            is_corrected: If true, Holm-adjusted p-values decide.
         """
+        is_equal, standing = self.is_equal(alpha), "open"
         # Seeds beside the looks are shown, but decide nothing.
-        if not (self.looks or self.is_exact):
-            return "open"
-        if self.difference is not None and self.is_significant(alpha, is_corrected=is_corrected):
-            return "better" if (self.difference > 0) == is_up else "worse"
-        return "equal" if self.is_equal(alpha, is_corrected=is_corrected) else "open"
+        if self.difference is not None and (self.looks or self.is_exact):
+            if self.is_significant(alpha):
+                standing = "better" if (self.difference > 0) == is_up else "worse"
+            elif is_equal:
+                standing = "equal"
+        return replace(self, standing=standing, is_within_margin=is_equal)
 
-    def is_significant(self, alpha: float, *, is_corrected: bool) -> bool:
+    def is_significant(self, alpha: float) -> bool:
         """True if the sign of the difference is certain at level alpha, given training and test noise.
 
         Always true for an exact difference; never with fewer than two seeds, whose p-value says nothing about
@@ -282,77 +256,43 @@ class Comparison:
             return False
         if self.is_exact:
             return True
-        p = self.p_holm if is_corrected or self.basis is not None else self.p
-        return self.num_seeds >= _FEW and p is not None and p <= alpha
+        return self.num_seeds >= 2 and self.p_holm is not None and self.p_holm <= alpha
 
-    def is_equal(self, alpha: float, *, is_corrected: bool) -> bool:
+    def is_equal(self, alpha: float) -> bool:
         """True if the difference is certain at level alpha to be smaller than the margin.
 
         Whatever leaves a difference open leaves this open, too.
         """
-        if self.margin is None or self.difference is None or self.open_because or self.num_seeds < _FEW:
+        if self.margin is None or self.difference is None or self.open_because or self.num_seeds < 2:
             return False
         if self.is_exact:
             return abs(self.difference) < self.margin
-        p = self.p_equal_holm if is_corrected or self.basis is not None else self.p_equal
-        return p is not None and p <= alpha
+        return self.p_equal_holm is not None and self.p_equal_holm <= alpha
 
     def to_json(self) -> dict[str, Any]:
         """Return all figures as JSON values, rounded to ten significant digits."""
-        return {
-            "difference": rounded(self.difference),
-            "ci": rounded_all(self.ci),
-            "p": rounded(self.p),
-            "p_holm": rounded(self.p_holm),
-            "p_segments": rounded(self.p_segments),
-            "margin": self.margin,
-            "p_equal": rounded(self.p_equal),
-            "p_equal_holm": rounded(self.p_equal_holm),
-            "standing": self.standing,
-            "is_within_margin": self.is_within_margin,
-            "verdict": self.verdict,
+        document = {name: getattr(self, name) for name in _SHOWN} | {
             "family": {"declared": self.family[0], "tested": self.family[1]},
-            "level": rounded(self.level),
-            "basis": self.basis,
-            "smallest_detectable": rounded(self.smallest_detectable),
-            "detectable_ci": rounded_all(self.detectable_ci),
-            "looks": {number: rounded(look.p) for number, look in self.looks.items()},
-            "seeds_more": self.seeds_more,
-            "seeds_needed": self.seeds_needed,
-            "equal_within": rounded(self.equal_within),
-            "num_seeds": self.num_seeds,
-            "num_segments": self.num_segments,
-            "noise_df": rounded(self.df),
+            "looks": {number: look.p for number, look in self.looks.items()},
+            "noise_df": self.estimate.df if self.estimate else 0.0,
             "prior": None if self.prior is None else asdict(self.prior),
-            "scope": self.scope,
-            "trained_once": list(self.trained_once),
-            "open_because": self.open_because,
-            "is_exact": self.is_exact,
-            "notes": list(self.notes),
         }
-
-
-def _more(num: int) -> str:
-    return f"{count(num, 'seed')} more"
+        return rounded_all(document)
 
 
 def _holm_text(p: float | None, family: tuple[int, int]) -> str:
     return "" if p is None or not family[0] else f", Holm {p:.3g} in a family of {family[0]}"
 
 
-def rounded(value: float | None) -> float | None:
-    """Round to ten significant digits, which do not depend on the order of summation.
-
-    Returns:
-        None for None and for values that JSON cannot express.
-    """
-    return None if value is None or not math.isfinite(value) else float(f"{value:.10g}")
-
-
 def rounded_all(value: Any) -> Any:
-    """Round every float in nested lists, tuples and mappings of JSON values."""
+    """Round every float in nested lists, tuples and mappings of JSON values to ten significant digits.
+
+    They do not depend on the order of summation. Values that JSON cannot express become None.
+    """
     if isinstance(value, Mapping):
         return {key: rounded_all(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return [rounded_all(part) for part in value]
-    return rounded(value) if isinstance(value, float) else value
+    if not isinstance(value, float):
+        return value
+    return float(f"{value:.10g}") if math.isfinite(value) else None

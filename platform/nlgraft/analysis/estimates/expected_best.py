@@ -21,7 +21,6 @@ independent draws, which holds for random search; an adaptive sampler improves a
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,12 +28,10 @@ import numpy as np
 
 from nlgraft.analysis.data.results import Results
 from nlgraft.analysis.data.trials import Array, CellResult, TrialResult
-from nlgraft.analysis.estimates.comparison import rounded_all
 
 RANDOM_SEED = 20261122
 _NUM_SAMPLES = 1000
 _BAND = (0.025, 0.975)
-_FEW = 2
 _NUM_PLACES = 100
 _NUM_STEPS = 100
 
@@ -66,7 +63,7 @@ class ExpectedBest:
 
     def to_json(self) -> dict[str, Any]:
         """Return the curve as JSON values, without times; entry n - 1 of each list is that of n trials."""
-        document = {
+        return {
             "mean": self.mean.tolist(),
             "low": self.low.tolist(),
             "high": self.high.tolist(),
@@ -74,7 +71,6 @@ class ExpectedBest:
             "without_value": self.num_without_value,
             "steps_per_trial": self.steps_per_trial,
         }
-        return rounded_all(document)
 
 
 def expected_best(result: Results, cell: CellResult) -> ExpectedBest | None:
@@ -85,24 +81,25 @@ def expected_best(result: Results, cell: CellResult) -> ExpectedBest | None:
     scores = [
         sign * measured.value for trial in ended if (measured := trial.measured(objective.metric)) is not None
     ]
-    if len(scores) < _FEW:
+    if len(scores) < 2:
         return None
     # Leaving failed trials out would make a search that fails often look cheap.
     values = np.array(scores + [min(scores)] * (len(ended) - len(scores)))
     seed_variance = _seed_variance(result, objective.metric)
+    seconds = [trial.record.ended_at - trial.record.started_at for trial in ended if trial.record]
     steps = [last for trial in ended if (last := _last_step(trial)) is not None]
     draws = np.random.default_rng(RANDOM_SEED).choice(values, (_NUM_SAMPLES, len(values)))
     ends = np.quantile(expected_maximum(draws), _BAND, axis=0)
     low, high = np.sort(sign * ends, axis=0)
     return ExpectedBest(
-        cell.cell.label,
+        cell.label,
         sign * expected_maximum(values),
         low,
         high,
         None if seed_variance is None else sign * expected_maximum(on_new_seeds(values, seed_variance)),
         len(ended) - len(scores),
         float(np.mean(steps)) if steps else None,
-        result.study.resources.max_workers * float(np.mean([_took_s(trial) for trial in ended])),
+        result.study.resources.max_workers * float(np.mean(seconds)),
     )
 
 
@@ -128,9 +125,8 @@ def on_new_seeds(values: Array, seed_variance: float) -> Array:
 
 def _seed_variance(result: Results, metric: str) -> float | None:
     """Pool the variance of the replicates' values over cells."""
-    measured = [[trial.measured(metric) for trial in cell.trials] for cell in result.cells]
-    groups = [[score.value for score in cell if score is not None] for cell in measured]
-    variances = [(len(group) - 1, np.var(group, ddof=1)) for group in groups if len(group) >= _FEW]
+    groups = [[score.value for score in cell.measured(metric).values()] for cell in result.cells]
+    variances = [(len(group) - 1, np.var(group, ddof=1)) for group in groups if len(group) >= 2]
     if not variances:
         return None
     dfs, squares = zip(*variances, strict=True)
@@ -158,7 +154,3 @@ def _last_step(trial: TrialResult) -> float | None:
         points[-1][0] for name, points in curves.items() if points and name.startswith(("train/", "dev/"))
     ]
     return max(steps, default=None)
-
-
-def _took_s(trial: TrialResult) -> float:
-    return math.nan if trial.record is None else trial.record.ended_at - trial.record.started_at

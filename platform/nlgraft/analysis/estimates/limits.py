@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from nlgraft.analysis.data.trials import CellResult
 from nlgraft.analysis.estimates.comparison import Comparison
+from nlgraft.analysis.estimates.question import Term
 from nlgraft.study.data.system import Metric
 
 _CANCELLED = 1e-9
-
-
-@dataclass(frozen=True)
-class Term:
-    """A cell's part in a comparison: its weight, and the metric on which it counts."""
-
-    weight: float
-    cell: CellResult
-    metric: str
 
 
 def limited(
@@ -39,7 +31,8 @@ def limited(
         tie = "the metric may vary with the seed, so there is nothing to test"
         comparison = replace(comparison, is_exact=False, notes=(*comparison.notes, tie))
     if (
-        comparison.seed_variance == 0
+        comparison.estimate is not None
+        and comparison.estimate.variance == 0
         and comparison.difference != comparison.null
         and _do_vary(comparison, terms)
     ):
@@ -81,15 +74,14 @@ def _not_alike(metric: Metric, cells: Sequence[CellResult]) -> tuple[str, str] |
 
 def _is_unknown(cell: CellResult, count: str) -> bool:
     """True if finished replicates lack a count that the others do not all agree on."""
-    finished = [trial for trial in cell.trials if trial.state == "finished"]
     values = [measured.value for measured in cell.measured(count).values()]
-    return len(values) < len(finished) and len(set(values)) != 1
+    return len(values) < len(cell.finished) and len(set(values)) != 1
 
 
 def _is_crowded(cells: Sequence[CellResult], crowded: Collection[str]) -> bool:
     """True if a stage of the cells' finished trials shared its machine."""
-    trials = [trial for cell in cells for trial in cell.trials if trial.state == "finished"]
-    stages = {stage["fingerprint"] for trial in trials if trial.record for stage in trial.record.stages}
+    records = [trial.record for cell in cells for trial in cell.finished]
+    stages = {stage["fingerprint"] for record in records if record for stage in record.stages}
     return not stages.isdisjoint(crowded)
 
 
@@ -99,7 +91,7 @@ def _without_lost(comparison: Comparison, terms: Sequence[Term]) -> Comparison:
     Seeds that crash or diverge to non-finite values are rarely the good ones; the mean of the others is
     biased in favour of the cell.
     """
-    lost_seeds = {term.cell.cell.label: set(term.cell.lost(term.metric)) for term in terms}
+    lost_seeds = {term.cell.label: set(term.cell.lost(term.metric)) for term in terms}
     # A seed lost on every side says nothing for or against one of them.
     common = set.intersection(*lost_seeds.values())
     uneven = {label: sorted(seeds - common) for label, seeds in lost_seeds.items() if seeds - common}

@@ -53,7 +53,6 @@ _LIKE_SIZE = 4.0
 _EXACT = 1e-9
 _PLACES = np.linspace(-8.0, 8.0, 401)
 _DENSITY = np.exp(-(_PLACES**2) / 2) / np.exp(-(_PLACES**2) / 2).sum()
-_FEW = 2
 _FIT_LEVEL = 0.25
 _SHARED = 0.25
 """Squared correlation of two differences from a common baseline that varies as the arms do."""
@@ -141,7 +140,7 @@ def paired_kinds(cells: Sequence[Training]) -> tuple[str, str] | None:
         than two of unlike kinds.
     """
     kinds = sorted(cell.kind for cell in cells)
-    is_known = len(cells) > 1 and (len(cells) == _FEW or kinds[0] == kinds[-1])
+    is_known = len(cells) > 1 and (len(cells) == 2 or kinds[0] == kinds[-1])
     differ = all(a.weights != b.weights for a, b in combinations(cells, 2))
     return (kinds[0], kinds[-1]) if is_known and differ else None
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -29,54 +30,48 @@ _IRRATIONAL = np.array([0.8191725134, 0.6710436067, 0.5497004779])
 _GRID = (np.arange(32) + 0.5) / 32
 
 
-def power(
-    difference: float, seed_variance: float, segment_variance: float, num_seeds: int, df: float, level: float
-) -> float:
-    """Compute the probability of finding a difference at ``level``.
+def power(difference: float, noise: Estimate, level: float) -> float:
+    """Compute the probability of finding a true difference at ``level``, given the noise of an estimate.
 
-    The estimate of the seed variance, with ``df`` degrees of freedom, is integrated out, which is what makes
-    few seeds weak.
+    The estimate of the seed variance, with its degrees of freedom, is integrated out, which is what makes few
+    seeds weak.
     """
-    estimated = seed_variance * _chi_squared(df)
+    estimated = noise.variance * _chi_squared(noise.df)
     # Seeds follow t, segments are so many that they follow the normal.
-    t, z = stdtrit(df, 1 - level / 2), ndtri(1 - level / 2)
-    limit = np.sqrt(t**2 * estimated / num_seeds + z**2 * segment_variance)
-    scale = math.sqrt(seed_variance / num_seeds + segment_variance)
+    t, z = stdtrit(noise.df, 1 - level / 2), ndtri(1 - level / 2)
+    limit = np.sqrt(t**2 * estimated / noise.num_seeds + z**2 * noise.segment_variance)
+    scale = math.sqrt(noise.variance / noise.num_seeds + noise.segment_variance)
     return float(np.mean(ndtr((difference - limit) / scale) + ndtr((-difference - limit) / scale)))
 
 
-def smallest_detectable(
-    seed_variance: float, segment_variance: float, num_seeds: int, df: float, level: float
-) -> float:
+def smallest_detectable(noise: Estimate, level: float) -> float:
     """Find the true difference that n >= 2 seeds detect with probability 0.8; 0 when nothing varies."""
-    total = seed_variance + segment_variance
+    total = noise.variance + noise.segment_variance
     if total == 0:
         return 0.0
     # In units of the noise, so that comparisons of the same number of seeds share the answer.
-    scaled = _smallest_detectable(float(f"{segment_variance / total:.6g}"), num_seeds, df, level)
-    return scaled * math.sqrt(total)
+    segment_share = float(f"{noise.segment_variance / total:.6g}")
+    return _smallest_detectable(segment_share, noise.num_seeds, noise.df, level) * math.sqrt(total)
 
 
 @lru_cache(maxsize=4096)
 def _smallest_detectable(segment_share: float, num_seeds: int, df: float, level: float) -> float:
     """Find the difference where both variances add up to 1, of which segments have a share."""
-    noise = (1 - segment_share, segment_share, num_seeds, df, level)
+    noise = Estimate(0.0, num_seeds, 1 - segment_share, df, segment_share)
     low, high = 0.0, 1.0
     # Doubled until it brackets the answer, then bisected: the power increases with the difference.
-    while power(high, *noise) < POWER:
+    while power(high, noise, level) < POWER:
         low, high = high, 2 * high
     for _ in range(40):
         middle = (low + high) / 2
-        low, high = (low, middle) if power(middle, *noise) >= POWER else (middle, high)
+        low, high = (low, middle) if power(middle, noise, level) >= POWER else (middle, high)
     return float(high)
 
 
-def detectable_interval(
-    seed_variance: float, segment_variance: float, num_seeds: int, df: float, level: float
-) -> tuple[float, float]:
+def detectable_interval(noise: Estimate, level: float) -> tuple[float, float]:
     """Find the 95 % confidence interval of the smallest detectable difference, given n >= 2 seeds."""
-    ends = [seed_variance * df / chdtri(df, tail) for tail in (0.025, 0.975)]
-    low, high = (smallest_detectable(end, segment_variance, num_seeds, df, level) for end in ends)
+    ends = [noise.variance * noise.df / chdtri(noise.df, tail) for tail in (0.025, 0.975)]
+    low, high = (smallest_detectable(replace(noise, variance=end), level) for end in ends)
     return low, high
 
 

@@ -1,42 +1,59 @@
-"""What a comparison asks: the hypothesis of a claim, or of a cell against the baseline."""
+"""What a comparison asks: whether a weighted sum of cells is zero, or another difference."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
 
+from nlgraft.analysis.data.trials import CellResult
+
 SIGNS = (1.0, -1.0, -1.0, 1.0)
-"""Weights of the cells of a question: a difference of two cells, or of two such differences."""
+"""Weights of cells that are no effect: a difference of two cells, or of two such differences."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """A cell's part in a comparison: its weight, and the metric on which it counts."""
+
+    weight: float
+    cell: CellResult
+    metric: str
 
 
 @dataclass(frozen=True)
 class Question:
-    """A difference to test: of two cells, or of two gains.
+    """A weighted sum of cells, which is a difference: of two cells, of two gains, or an effect.
 
     Attributes:
-        metric: Name of the metric.
-        cells: Labels of two or four cells.
+        metric: The metric that it is in the unit of.
+        a: Meaning of the positive weights.
+        b: Meaning of the negative weights.
+        terms: The cells with their weights.
+        null: The sum under the null hypothesis.
+        margin: Difference that the study declares too small to matter.
         second_metric: The metric of the second of two cells where it is another; may be the same cell.
-        null: Difference under the null hypothesis.
+        is_effect: True for the effect of a factor or an interaction.
     """
 
     metric: str
-    cells: tuple[str, ...]
+    a: str
+    b: str
+    terms: tuple[Term, ...]
     null: float = 0.0
+    margin: float | None = None
     second_metric: str | None = None
+    is_effect: bool = False
 
     @property
-    def has_margin(self) -> bool:
-        """True if the study's margin of the metric applies: to differences that are tested against zero."""
-        return self.null == 0 and self.second_metric is None
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """The metric of each cell."""
-        return (self.metric, *[self.second_metric or self.metric] * (len(self.cells) - 1))
+    def labels(self) -> tuple[str, ...]:
+        """Labels of the cells; of an effect, those with positive weights first, which tells effects apart."""
+        terms = self.terms
+        if self.is_effect:
+            terms = tuple(sorted(terms, key=lambda term: (-term.weight, term.cell.label)))
+        return tuple(term.cell.label for term in terms)
 
     @property
     def key(self) -> Hashable:
         """The hypothesis, which two cells share from either side."""
-        is_symmetric = len(self.cells) == 2 and self.null == 0
-        return frozenset(zip(self.metrics, self.cells, strict=True)) if is_symmetric else self
+        is_symmetric = len(self.terms) == 2 and self.null == 0
+        return frozenset((term.metric, term.cell.label) for term in self.terms) if is_symmetric else self

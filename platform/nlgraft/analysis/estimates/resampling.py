@@ -24,17 +24,15 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from nlgraft.analysis.data.ledger import NoisePrior
 from nlgraft.analysis.data.trials import Array
-from nlgraft.analysis.estimates.noise_prior import moderate, tail
+from nlgraft.analysis.estimates.noise_prior import Estimate, moderate
 
 Score = Callable[[Array], Array]
 """Corpus scores, shape (...), from summed sufficient statistics, shape (..., k)."""
@@ -46,20 +44,19 @@ RANDOM_SEED = 12345
 """sacreBLEU's default, so that one-seed tests draw the same resamples as ``sacrebleu --paired-bs``."""
 
 _COUNT_CELLS = 1 << 21
-_MASK_CELLS = 1 << 24
 _GROUP_CELLS = 1 << 22
 _TIE = 1e-9
 _FEW_DRAWS = 20
 
 
-def bootstrap_counts(num_segments: int, num_samples: int, seed: int = RANDOM_SEED) -> Iterator[Array]:
+def bootstrap_counts(num_segments: int, num_samples: int) -> Iterator[Array]:
     """Draw how often each segment occurs in each bootstrap resample.
 
     Yields:
         Counts in chunks of resamples, shape (chunk, num_segments); each row sums to num_segments. The draws
         do not depend on the chunking.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(RANDOM_SEED)
     rows = max(1, _COUNT_CELLS // num_segments)
     for start in range(0, num_samples, rows):
         size = min(rows, num_samples - start)
@@ -69,16 +66,13 @@ def bootstrap_counts(num_segments: int, num_samples: int, seed: int = RANDOM_SEE
         yield counts.reshape(size, num_segments).astype(np.float64)
 
 
-def bootstrap_scores(
-    statistics: Sequence[Array], score: Score, num_samples: int, seed: int = RANDOM_SEED
-) -> Array:
+def bootstrap_scores(statistics: Sequence[Array], score: Score, num_samples: int) -> Array:
     """Score every system on the same bootstrap resamples of the test set.
 
     Args:
         statistics: Per system the sufficient statistics of its segments, each of shape (N, k).
         score: Corpus score of summed statistics.
         num_samples: Number of resamples n.
-        seed: Seed of the draws.
 
     Returns:
         Scores, shape (len(statistics), n).
@@ -87,7 +81,7 @@ def bootstrap_scores(
     num_segments, num_columns = statistics[0].shape
     size = max(1, _GROUP_CELLS // (num_segments * num_columns))
     start = 0
-    for counts in bootstrap_counts(num_segments, num_samples, seed):
+    for counts in bootstrap_counts(num_segments, num_samples):
         stop = start + counts.shape[0]
         # One product for many systems: counts are far larger than the statistics of one.
         for first in range(0, len(statistics), size):
@@ -98,68 +92,9 @@ def bootstrap_scores(
     return out
 
 
-def randomised_differences(
-    a: Array, b: Array, score: Score, num_samples: int, seed: int = RANDOM_SEED
-) -> Array:
-    """Compute differences of scores after exchanging the two systems' outputs on random segments.
-
-    The same segments are exchanged for all training seeds, since all are scored on the same segments.
-
-    Args:
-        a: Statistics of the first system, shape (S, N, k): S seeds, N segments.
-        b: Statistics of the second system, same shape.
-        score: Corpus score of summed statistics.
-        num_samples: Number of random exchanges n.
-        seed: Seed of the draws.
-
-    Returns:
-        Score of the shuffled first system minus that of the shuffled second, shape (S, n).
-    """
-    num_seeds, num_segments, num_columns = a.shape
-    total_a, total_b = a.sum(axis=1), b.sum(axis=1)
-    gaps = np.hstack(list(a - b))
-    out = np.empty((num_seeds, num_samples))
-    start = 0
-    for kept in _kept_segments(num_segments, num_samples, seed):
-        stop = start + len(kept)
-        moved = ((~kept).astype(np.float64) @ gaps).reshape(len(kept), num_seeds, num_columns)
-        out[:, start:stop] = (score(total_a - moved) - score(total_b + moved)).T
-        start = stop
-    return out
-
-
-@lru_cache(maxsize=1)
-def _kept_segments(num_segments: int, num_samples: int, seed: int) -> list[NDArray[np.bool_]]:
-    """Draw which segments are not exchanged, in chunks of samples, shape (chunk, num_segments)."""
-    rng = np.random.default_rng(seed)
-    rows = max(1, _MASK_CELLS // num_segments)
-    sizes = [min(rows, num_samples - start) for start in range(0, num_samples, rows)]
-    return [rng.integers(2, size=(size, num_segments), dtype=bool) for size in sizes]
-
-
-@dataclass(frozen=True)
-class Spread:
-    """The uncertainty of a mean difference over seeds, by source.
-
-    Attributes:
-        draws: Errors of the mean difference, centred at zero, shape (n,).
-        seed_variance: Variance between the seeds' differences, moderated by a prior; None with one seed.
-        segment_variance: Variance of the mean difference from the choice of segments, without the interaction
-            with the seeds; 0 without segment statistics.
-        num_seeds: Number of paired seeds.
-        df: Degrees of freedom of ``seed_variance``.
-    """
-
-    draws: Array
-    seed_variance: float | None
-    segment_variance: float
-    num_seeds: int
-    df: float
-
-
 def spread(
     differences: Array, segment_draws: Array | None, num_samples: int, prior: NoisePrior | None = None
-) -> Spread:
+) -> tuple[Array, Estimate]:
     """Combine the noise over seeds with the noise over segments.
 
     With S seeds let A = (variance of the S differences) / S, B = the variance of the draws of the mean
@@ -177,9 +112,11 @@ def spread(
         prior: What is known of the variance of the differences.
 
     Returns:
-        The combined draws and both variance components. With one seed the draws are the segment draws.
+        Errors of the mean difference, centred at zero, shape (n,), and the mean with its variance between
+        seeds, moderated by the prior, and that from the choice of segments without the interaction. With one
+        seed the draws are the segment draws, and the variance between seeds has no degrees of freedom.
     """
-    num_seeds = len(differences)
+    num_seeds, mean = len(differences), float(differences.mean())
     draws = np.zeros(num_samples)
     total = within = 0.0
     if segment_draws is not None:
@@ -188,7 +125,7 @@ def spread(
         total = float(np.mean(draws**2))
         within = float(segment_draws.var(axis=1).mean())
     if num_seeds == 1:
-        return Spread(draws, None, total, 1, 0.0)
+        return draws, Estimate(mean, 1, 0.0, 0.0, total)
     between = float(np.var(differences, ddof=1))
     # Equal differences leave a variance of rounding errors, over which a t test would reject anything.
     if between <= (_TIE * float(np.max(np.abs(differences), initial=1e-300))) ** 2:
@@ -198,7 +135,7 @@ def spread(
         draws = draws * np.sqrt(segment_variance / total)
     variance, df = moderate(between, num_seeds, prior)
     draws = draws + np.sqrt(variance / num_seeds) * _t_draws(df, num_samples)
-    return Spread(draws, variance, segment_variance, num_seeds, df)
+    return draws, Estimate(mean, num_seeds, variance, df, segment_variance)
 
 
 @lru_cache(maxsize=32)
@@ -215,27 +152,24 @@ def p_value(difference: float, draws: Array) -> float:
 
     (1 + number of draws at least as far from zero as the difference) / (n + 1): never below 1 / (n + 1), and
     exactly 1 for identical systems. sacreBLEU's paired bootstrap instead compares ``|d*| - mean |d*|`` with
-    ``|d|``, which counts one tail only and gives about half of this value; its approximate randomisation
-    agrees with ours.
+    ``|d|``, which counts one tail only and gives about half of this value.
     """
     # Draws equal to the difference count as reaching it, also if they were summed in another order.
     limit = abs(difference) * (1 - _TIE)
     return float(1 + np.count_nonzero(np.abs(draws) >= limit)) / (len(draws) + 1)
 
 
-def two_sided_p(difference: float, noise: Spread) -> float:
-    """Compute the two-sided p-value of a difference from its draws, or from their distribution in the tail.
+def two_sided_p(estimate: Estimate, draws: Array) -> float:
+    """Compute the two-sided p-value of a difference from draws of its error, or their distribution's tail.
 
     If fewer than `_FEW_DRAWS` of the n draws reach the difference, their number is a poor estimate, and p
     could never fall below 1 / (n + 1). Segment noise is then taken as normal. With one seed only the draws
     are used, as in sacreBLEU.
     """
-    p = p_value(difference, noise.draws)
-    is_far = p * (len(noise.draws) + 1) < 1 + _FEW_DRAWS
-    if noise.seed_variance is None or noise.seed_variance + noise.segment_variance == 0 or not is_far:
-        return p
-    over_seeds = noise.seed_variance / noise.num_seeds
-    return 2 * float(tail(abs(difference), over_seeds, noise.df, noise.segment_variance))
+    p = p_value(estimate.difference, draws)
+    is_far = p * (len(draws) + 1) < 1 + _FEW_DRAWS
+    varies = estimate.df > 0 and estimate.variance + estimate.segment_variance > 0
+    return float(estimate.p or 0.0) if varies and is_far else p
 
 
 def interval(difference: float, draws: Array, alpha: float) -> tuple[float, float]:

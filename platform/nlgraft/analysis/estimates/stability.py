@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from nlgraft.analysis.data.trials import CellResult
-from nlgraft.analysis.estimates.comparison import rounded_all
 from nlgraft.study.data.system import Metric
 
 _LEAST = 5.0
@@ -49,7 +48,7 @@ class Stability:
     def to_json(self) -> dict[str, Any]:
         """Return the figures as JSON values."""
         document = {name: value for name, value in vars(self).items() if name not in ("label", "num_seeds")}
-        return rounded_all({"seeds": self.num_seeds, **document})
+        return {"seeds": self.num_seeds, **document}
 
 
 def stability(cell: CellResult, name: str, metric: Metric, floor: float = 0.0) -> Stability | None:
@@ -74,7 +73,7 @@ def stability(cell: CellResult, name: str, metric: Metric, floor: float = 0.0) -
         diverged = [seed for seed, value in values.items() if value > 2 * array.min() > 0]
     lost_seeds = tuple(cell.lost(name))
     return Stability(
-        cell.cell.label,
+        cell.label,
         len(values) + len(lost_seeds),
         lost_seeds,
         tuple(diverged),

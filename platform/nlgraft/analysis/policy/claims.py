@@ -17,7 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from nlgraft.analysis.estimates.comparison import Comparison, rounded
+from nlgraft.analysis.estimates.comparison import Comparison
+from nlgraft.basics.wording import count
 from nlgraft.study.data.claim import Claim
 
 Verdict = Literal[
@@ -38,7 +39,6 @@ _OF_MARGIN: Mapping[Verdict, str] = {
 """Words for a claim of *no worse by more than* on other data."""
 
 _NOT_COMPARED = frozenset({"version", "seed", "bs", "ar"})
-_FEW = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +49,6 @@ class ClaimResult:
         claim: The claim.
         verdict: The answer.
         explanation: The reason, as one sentence.
-        seeds_more: Further seeds with which an ordering of this size could be decided; None when no number of
-            seeds suffices, or when seeds are not what is missing.
         comparison: Our ``better`` minus ``worse``, or one gain minus the other.
         values: Our means of the claim's cells.
         other_data: How our data differ from the claim's; empty if they are the same.
@@ -60,7 +58,6 @@ class ClaimResult:
     claim: Claim
     verdict: Verdict
     explanation: str
-    seeds_more: int | None
     comparison: Comparison
     values: tuple[float | None, ...]
     other_data: str
@@ -72,9 +69,9 @@ class ClaimResult:
         return () if self.why_not_comparable else tuple(self.claim.figures)
 
     @property
-    def is_bounded(self) -> bool:
-        """True for two cells whose difference is undecided but bounded by a margin."""
-        return self.comparison.equal_within is not None
+    def seeds_more(self) -> int | None:
+        """Further seeds that would probably decide it; None when no number does, or it is decided."""
+        return self.comparison.seeds_more if self.verdict == "undecided" else None
 
     @property
     def text(self) -> str:
@@ -86,9 +83,9 @@ class ClaimResult:
             text = _OF_MARGIN.get(self.verdict, text).format(self.claim.margin)
         if self.comparison.open_because:
             text += f": {self.comparison.open_because}"
-        if self.verdict == "undecided" and self.seeds_more is not None:
-            text += f" ({self.seeds_more} {'seed' if self.seeds_more == 1 else 'seeds'} more)"
-        elif self.verdict == "undecided" and self.is_bounded:
+        if self.seeds_more is not None:
+            text += f" ({count(self.seeds_more, 'seed')} more)"
+        elif self.verdict == "undecided" and self.comparison.equal_within is not None:
             text += f" (equal within {self.comparison.equal_within:g} {self.comparison.unit})"
         elif self.verdict not in ("undecided", "not run") and self.comparison.condition:
             text += f" {self.comparison.condition}"
@@ -109,7 +106,7 @@ class ClaimResult:
             "other_data": self.other_data,
             "is_comparable": not self.why_not_comparable,
             "why_not_comparable": self.why_not_comparable,
-            "ours": [rounded(value) for value in self.values],
+            "ours": list(self.values),
             "comparison": self.comparison.to_json(),
         }
 
@@ -144,7 +141,6 @@ def judge(
     *,
     direction: Literal["maximize", "minimize"],
     alpha: float,
-    is_corrected: bool,
     other_data: str,
     why_not: str,
     has_run: bool = True,
@@ -157,15 +153,13 @@ def judge(
         values: Our means of the claim's cells.
         direction: Direction in which the metric improves.
         alpha: Level of significance.
-        is_corrected: If true, Holm-adjusted p-values decide.
         other_data: How our data differ from the claim's; empty if they are the same.
         why_not: Why the published figures are not shown beside ours; empty when they are.
         has_run: False if no trial of one of the claim's cells has been started.
     """
     verdict: Verdict = "undecided" if has_run else "not run"
-    seeds_more = None
     difference = comparison.difference
-    if difference is not None and comparison.is_significant(alpha, is_corrected=is_corrected):
+    if difference is not None and comparison.is_significant(alpha):
         is_claimed, side = _side(claim, comparison, difference, direction)
         verdict = "supported" if is_claimed else "contradicted"
         certainty = "identical for every seed" if comparison.is_exact else f"significant at {alpha:g}"
@@ -174,12 +168,11 @@ def judge(
         verdict = "equal"
         explanation = f"the difference is significantly below the margin of {comparison.margin:g}"
     else:
-        seeds_more, explanation = _lacking(comparison, alpha)
+        explanation = _lacking(comparison, alpha)
     return ClaimResult(
         claim=claim,
         verdict=_ON_OTHER_DATA[verdict] if other_data else verdict,
         explanation=explanation,
-        seeds_more=seeds_more,
         comparison=comparison,
         values=values,
         other_data=other_data,
@@ -187,19 +180,17 @@ def judge(
     )
 
 
-def _lacking(comparison: Comparison, alpha: float) -> tuple[int | None, str]:
-    """Return how many seeds more would tell, and why nothing is decided."""
+def _lacking(comparison: Comparison, alpha: float) -> str:
+    """Say why nothing is decided."""
     if comparison.difference is None:
-        return None, "; ".join(comparison.notes)
+        return "; ".join(comparison.notes)
     if comparison.open_because:
-        return None, comparison.open_because
-    if comparison.num_seeds < _FEW:
-        return _FEW - comparison.num_seeds, "one seed decides nothing"
+        return comparison.open_because
+    if comparison.num_seeds < 2:
+        return "one seed decides nothing"
     if comparison.seeds_more is not None:
-        return comparison.seeds_more, f"not significant with {comparison.num_seeds} seeds at {alpha:g}"
-    if comparison.p is None:
-        return None, "; ".join(comparison.notes)
-    return None, "its looks will hardly decide it"
+        return f"not significant with {comparison.num_seeds} seeds at {alpha:g}"
+    return "; ".join(comparison.notes) if comparison.p is None else "its looks will hardly decide it"
 
 
 def _side(

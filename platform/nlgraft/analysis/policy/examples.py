@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nlgraft.analysis.data.trials import TrialResult
-from nlgraft.analysis.policy.compared import ComparedResults
+from nlgraft.analysis.policy.recorded import RecordedResults
 from nlgraft.evaluation.metric_config import SCORED
 from nlgraft.evaluation.sufficient import aggregate
 
@@ -51,12 +51,12 @@ class Examples:
     why_none: str = ""
 
 
-def examples_of(result: ComparedResults, most: int | None = None) -> list[Examples]:
+def examples_of(result: RecordedResults, most: int | None = None) -> list[Examples]:
     """Choose the examples of every cell, or of the first ``most`` cells, against the baseline."""
-    return [_examples(result, cell.cell.label) for cell in result.cells[1:][:most]]
+    return [_examples(result, cell.label) for cell in result.cells[1:][:most]]
 
 
-def _examples(result: ComparedResults, label: str) -> Examples:
+def _examples(result: RecordedResults, label: str) -> Examples:
     metric = result.main_metric
     split, _, name = metric.partition("/")
     cells = (result.cell(label), result.baseline)

@@ -21,7 +21,7 @@ from nlgraft.analysis.data.ledger import (
 )
 from nlgraft.analysis.data.trials import Measured
 from nlgraft.analysis.estimates.comparer import Comparer
-from nlgraft.analysis.estimates.comparison import Comparison, rounded
+from nlgraft.analysis.estimates.comparison import Comparison, rounded_all
 from nlgraft.analysis.policy.planned import Test, by_rules, exploratory, over_looks
 from nlgraft.analysis.policy.rules import ALPHA, Rules, answered
 from nlgraft.basics.errors import DataError
@@ -32,7 +32,6 @@ from nlgraft.text.files import has_text, read_lines
 
 _MAX_CHARS = 100_000
 _SAMPLES = 1000
-_FEWEST_SEEDS = 2
 _FAMILY = "compare"
 NO_LEDGER = (
     "no ledger, so no verdict: nothing tells what was compared on these lines before; --ledger STORE "
@@ -62,10 +61,9 @@ class SystemScores:
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values."""
-        values = [rounded(value) for value in self.values]
-        compared = None if self.comparison is None else self.comparison.to_json()
         named = {"system": self.name, "metric": self.metric, "signature": self.signature}
-        return {**named, "values": values, "comparison": compared}
+        compared = None if self.comparison is None else self.comparison.to_json()
+        return {**named, "values": rounded_all(self.values), "comparison": compared}
 
 
 @dataclass(frozen=True)
@@ -117,7 +115,7 @@ def compare_systems(
     past = History({}) if store is None else history(store, segments)
     past_rules = Rules(past.entries.values())
     # The system with the fewest files sets the first look, which all pairs can then take.
-    num_seeds = max(_FEWEST_SEEDS, min(len(system.lines) for system in read))
+    num_seeds = max(2, min(len(system.lines) for system in read))
     own_plan = Plan(seeds=tuple(range(1, 4 * num_seeds + 1)), looks=(num_seeds, 2 * num_seeds, 4 * num_seeds))
     comparer = Comparer(samples=_SAMPLES, alpha=ALPHA)
     scores: list[SystemScores] = []
@@ -129,7 +127,7 @@ def compare_systems(
             system_scores, measured = system.scores(metric, references)
             cells = (system.digests[0], base.digests[0])
             plan = past_rules.plan(cells, own_plan)
-            test = partial(_tested, comparer, metric, (system.name, measured), (base.name, base_measured))
+            test = partial(_tested, comparer, metric, {system.name: measured, base.name: base_measured})
             compared = over_looks(plan, test)
             scores.append(replace(system_scores, comparison=compared))
             question = LedgerQuestion(
@@ -163,9 +161,9 @@ def compare_systems(
         asked=tuple(question for question, _, _ in questions.values()),
         scores={system.digests[0]: dict(enumerate(decisive[system.name], start=1)) for system in read},
     )
-    entry = answered(entry, past.entries.values())
-    record(store, entry, past)
     rules = Rules([*past.entries.values(), entry])
+    entry = answered(entry, rules)
+    record(store, entry, past)
     return [
         _judged(system, entry, rules, *questions[system.metric, system.name]) if system.comparison else system
         for system in scores
@@ -203,17 +201,15 @@ def _read(systems: Mapping[str, Sequence[str]], reference: str) -> tuple[list[st
 
 
 def _tested(
-    comparer: Comparer,
-    metric: str,
-    first: tuple[str, Mapping[int, Measured]],
-    second: tuple[str, Mapping[int, Measured]],
-    seeds: Sequence[int] | None,
+    comparer: Comparer, metric: str, sides: Mapping[str, Mapping[int, Measured]], seeds: Sequence[int] | None
 ) -> Comparison:
-    (first_name, first_measured), (second_name, second_measured) = (
-        (name, {seed: value for seed, value in measured.items() if seeds is None or seed in seeds})
-        for name, measured in (first, second)
-    )
-    return comparer.compare(metric, first_name, first_measured, second_name, second_measured)
+    """Compare two systems, whose scores are given by name, over some seeds."""
+    a, b = sides
+    terms = [
+        (sign, {seed: score for seed, score in scores.items() if seeds is None or seed in seeds})
+        for sign, scores in zip((1.0, -1.0), sides.values(), strict=True)
+    ]
+    return comparer.contrast(metric, a, b, terms)
 
 
 def _without_verdict(system: SystemScores) -> SystemScores:
@@ -234,5 +230,4 @@ def _judged(
     else:
         size = (len(entry.asked), sum(other.p is not None for other in entry.asked))
         compared = by_rules(replace(system.comparison, family=size), answer, plan, entry.alpha)
-    standing = compared.standing_at(entry.alpha, is_up=system.is_up, is_corrected=True)
-    return replace(system, comparison=replace(compared, standing=standing))
+    return replace(system, comparison=compared.judged(entry.alpha, is_up=system.is_up))

@@ -13,16 +13,26 @@ for p-values that are independent, or that depend positively as those do that sh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Literal
+import math
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 import numpy as np
+from scipy.special import stdtrit
 
-from nlgraft.analysis.data.ledger import NoisePrior
-from nlgraft.analysis.data.stream import Proposal
+from nlgraft.analysis.data.ledger import VERSION, Entry, LedgerQuestion, NoisePrior, Plan, history, record
+from nlgraft.analysis.data.loading import load_dev_trial, scored_segments
+from nlgraft.analysis.data.stream import Arm, Pairs, Proposal, Step
 from nlgraft.analysis.data.trials import Array
 from nlgraft.analysis.estimates.looks import p_over_looks
 from nlgraft.analysis.estimates.noise_prior import StudyVariance, is_like, moderated, prior_of
+from nlgraft.basics.wording import count, timestamp
+from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.study.data.design import cells
+from nlgraft.study.data.study import Study
+from nlgraft.study.planning.selection import cell_digest, cell_key
+from nlgraft.study.reading.system_import import system_of
 
 LOOKS = (3, 6, 12, 24)
 """Numbers of seeds at which a proposal may be kept; it gets no more than the last."""
@@ -95,3 +105,246 @@ def decide(
     deviation = moderated(gains, prior).variance ** 0.5
     is_futile = num * float(np.mean(gains)) <= (num / 2 - 1) * deviation
     return "DISCARD" if num >= limit or is_futile else "MORE"
+
+
+@dataclass(frozen=True)
+class Gain:
+    """A mean gain over seeds.
+
+    Attributes:
+        seeds: The seeds.
+        gains: Proposal minus what is kept, by seed; positive is better.
+        mean: Their mean; None without any.
+        interval: Student's t interval of the expected gain on this dev set; None below two seeds, and for
+            seeds that decided, on which it would not hold.
+    """
+
+    seeds: tuple[int, ...]
+    gains: tuple[float, ...]
+    mean: float | None
+    interval: tuple[float, float] | None = None
+
+    @classmethod
+    def of(cls, seeds: Sequence[int], gains: Sequence[float], alpha: float | None = None) -> Gain:
+        """Average gains; with ``alpha``, with an interval that covers 1 - alpha."""
+        mean = float(np.mean(gains)) if gains else None
+        interval = None
+        if alpha is not None and len(gains) >= 2:
+            half = float(
+                stdtrit(len(gains) - 1, 1 - alpha / 2) * np.std(gains, ddof=1) / math.sqrt(len(gains))
+            )
+            interval = (float(np.mean(gains)) - half, float(np.mean(gains)) + half)
+        return cls(tuple(seeds), tuple(gains), mean, interval)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What follows from the present seeds.
+
+    Attributes:
+        decision: The decision.
+        reason: Why, where the gains are not the reason.
+        lost: Arms and seeds that failed now, and that are run once more before they count as lost.
+        gain: The gains so far.
+        p: The p-value of no gain.
+    """
+
+    decision: Decision
+    reason: str
+    lost: tuple[tuple[Arm, int], ...]
+    gain: Gain
+    p: float
+
+
+def judge(pairs: Pairs, entered: Step, lost_before: Collection[tuple[Arm, int]], is_last: bool) -> Judgement:
+    """Decide on a proposal.
+
+    A seed lost by what is kept is left out, which flatters what is kept. A proposal that loses a seed on
+    which what is kept succeeds is discarded: without its worst seed it would look better than it is. A trial
+    that fails for the first time is not lost yet.
+
+    Args:
+        pairs: The seeds so far.
+        entered: The proposal with its level and the noise that was expected.
+        lost_before: Arms and seeds that failed before.
+        is_last: True if there are no more seeds.
+    """
+    gains = [pairs.gains[seed] for seed in pairs.gains]
+    gain = Gain.of(list(pairs.gains), gains)
+    prior = NoisePrior(df=entered.prior_df, variance=entered.prior_variance) if entered.prior_df else None
+    p = p_of_gain(gains, prior)
+    failed_now = tuple(failure for failure in pairs.failed if failure not in lost_before)
+
+    def verdict(decision: Decision, reason: str = "", now: tuple[tuple[Arm, int], ...] = ()) -> Judgement:
+        return Judgement(decision, reason, now, gain, p)
+
+    if pairs.why_not:
+        return verdict("DISCARD", pairs.why_not)
+    # A trial that failed for the first time gets another try before it counts.
+    gone = {*pairs.diverged, *pairs.failed} - {*failed_now}
+    alone = sorted(seed for arm, seed in gone if arm == "proposal" and ("kept", seed) not in gone)
+    if alone:
+        why = pairs.failed.get(("proposal", alone[0]), "its value is not finite")
+        return verdict("DISCARD", f"it lost seed {alone[0]}, which what is kept did not: {why}")
+    if failed_now:
+        arm, seed = failed_now[0]
+        reason = f"seed {seed} of the {arm} config failed: {pairs.failed[arm, seed]}; it is run once more"
+        return verdict("MORE", reason, failed_now)
+    if pairs.open:
+        return verdict("MORE", f"not ended yet: {count(len(pairs.open), 'seed')}")
+    if len(gains) >= LOOKS[0] and not any(gains):
+        return verdict("DISCARD", f"it changes nothing: equal values with all {len(gains)} seeds")
+    limit = len(gains) if is_last else max(LOOKS[-1], len(gains) + 1)
+    return verdict(decide(gains, entered.level, prior, limit))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """The answer to a proposal.
+
+    Attributes:
+        decision: ``KEEP``, ``DISCARD``, or ``MORE``: not decided yet.
+        reason: Why, where the gains are not the reason.
+        study: Name of the study, with its scales.
+        number: Number of the proposal in its stream.
+        changes: What was proposed, as ``key=value``.
+        overrides: All that it changes of the study's baseline.
+        against: ``baseline``, or the number of the kept proposal that it was compared with.
+        metric: The metric that decides.
+        unit: Its unit.
+        level: The proposal's level.
+        p: The p-value of no gain, which keeps it where it is at most the level; None in old streams.
+        first: Gain on the seeds that decided; of what is kept, it flatters.
+        again: Gain on fresh seeds, of what is kept; None before they were run.
+        num_proposals: Proposals of the stream so far.
+        num_kept: Those of them that were kept.
+        alpha: Bound on the expected share of false keeps.
+        notes: What limits the answer.
+        is_repeated: True if it was decided before.
+        has_failed: True if a trial failed, or the run ended early.
+    """
+
+    decision: Decision
+    reason: str
+    study: str
+    number: int
+    changes: tuple[str, ...]
+    overrides: tuple[str, ...]
+    against: str
+    metric: str
+    unit: str
+    level: float
+    p: float | None
+    first: Gain
+    again: Gain | None
+    num_proposals: int
+    num_kept: int
+    alpha: float
+    notes: tuple[str, ...] = ()
+    is_repeated: bool = False
+    has_failed: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON of ``try --json``."""
+        return asdict(self)
+
+    def __repr__(self) -> str:
+        return "\n".join(self.lines())
+
+    def lines(self) -> list[str]:
+        """Say it in a few lines."""
+        what = "the baseline" if self.against == "baseline" else f"proposal {self.against}"
+        before = ", as decided before" if self.is_repeated else ""
+        named = f"proposal {self.number} of {self.study}, {' '.join(self.changes)}"
+        lines = [f"{self.decision}: {named}, against {what}{before}"]
+        if self.first.mean is not None:
+            seeds = count(len(self.first.seeds), "seed")
+            p = "" if self.p is None else f"; p {self.p:.2g}, kept at {self.level:.2g} or less"
+            lines.append(f"  {self.metric}: {self.first.mean:+.3g} {self.unit} over {seeds}{p}")
+        if self.again is not None and self.again.mean is not None:
+            interval = self.again.interval
+            ends = "" if interval is None else f" [{interval[0]:+.3g}, {interval[1]:+.3g}]"
+            lines.append(
+                f"  measured again on {len(self.again.seeds)} fresh seeds: {self.again.mean:+.3g}{ends} "
+                f"{self.unit}; this is the gain to report"
+            )
+        if reason := self.reason or self._given_up:
+            lines.append(f"  {reason}")
+        lines += [f"  note: {note}" for note in self.notes]
+        lines.append(
+            f"  {count(self.num_proposals, 'proposal')} so far, {self.num_kept} kept; of all that is kept, "
+            f"{100 * self.alpha:g} % at most is expected to be no gain"
+        )
+        return [*lines, f"next: {self._next}"]
+
+    @property
+    def _given_up(self) -> str:
+        """Say what a discard means; empty otherwise."""
+        if self.decision != "DISCARD":
+            return ""
+        if len(self.first.seeds) >= LOOKS[-1]:
+            return f"given up: {LOOKS[-1]} seeds do not show a gain"
+        return "given up: a gain of one standard deviation between seeds is unlikely; harm is not shown"
+
+    @property
+    def _next(self) -> str:
+        """What can be done now."""
+        follow = "nlgraft ledger lists the stream"
+        if self.has_failed:
+            return f"the same again goes on, and runs once more what failed; {follow}"
+        if self.decision == "MORE":
+            return (
+                f"the same again, with --against {self.against}, goes on, up to {LOOKS[-1]} seeds; {follow}"
+            )
+        basis = f"of proposal {self.number}" if self.decision == "KEEP" else "of what is kept"
+        return f"try another change {basis}; {follow}"
+
+
+def gain_of(step: Step | None, alpha: float | None = None) -> Gain | None:
+    """Return the gain on the seeds of a step, see `Gain.of`."""
+    return None if step is None else Gain.of(step.seeds, step.gains, alpha)
+
+
+def enter_seen(pair: Study, variant: str, gain: Gain, store: ArtifactStore) -> None:
+    """Enter what was seen of a proposal beside what is kept into the ledger, before it is shown.
+
+    It is an analysis of the dev segments, which no later report may take for unseen: later questions about
+    these cells there are exploratory. Its question belongs to no family, since the stream's levels decide.
+
+    Args:
+        pair: The study of both cells.
+        variant: Name of the study that proposed it.
+        gain: Gains by seed; nothing is entered without any.
+    """
+    if gain.mean is None:
+        return
+    kept, proposal = cells(pair)
+    objective = pair.objective
+    metrics = system_of(pair).metrics
+    scored = [name for name, metric in metrics.items() if name.startswith("dev/") and not metric.is_time]
+    keys = {cell.label: cell_digest(pair, cell) for cell in (kept, proposal)}
+    question = LedgerQuestion(
+        metric=objective.metric,
+        cells=(keys[proposal.label], keys[kept.label]),
+        labels=(proposal.label, "kept"),
+        seeds=gain.seeds,
+        is_judged=False,
+        difference=gain.mean if objective.direction == "maximize" else -gain.mean,
+    )
+    segments = scored_segments([load_dev_trial(pair, kept, gain.seeds[0], store)], ["dev"], pair.data)
+    entry = Entry(
+        version=VERSION,
+        time=timestamp(),
+        study=pair.name.removesuffix("-stream"),
+        variant=variant,
+        system=pair.system,
+        segments=segments,
+        baseline=keys[kept.label],
+        cells=tuple(keys.values()),
+        metrics=tuple(dict.fromkeys([objective.metric, *scored])),
+        plan=Plan(seeds=gain.seeds, looks=()),
+        alpha=pair.analysis.alpha,
+        asked=(question,),
+        configs={keys[cell.label]: cell_key(pair, cell, {}) for cell in (kept, proposal)},
+    )
+    record(store, entry, history(store, segments))

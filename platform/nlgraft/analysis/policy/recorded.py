@@ -6,10 +6,12 @@ asked already, with the same answers, is not entered again.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import TYPE_CHECKING, Self
 
 from nlgraft.analysis.data.ledger import (
     EFFECTS,
@@ -21,31 +23,48 @@ from nlgraft.analysis.data.ledger import (
     NoisePrior,
     Plan,
     Segments,
+    Training,
     history,
     record,
+    training_of,
 )
 from nlgraft.analysis.data.loading import scored_segments
 from nlgraft.analysis.data.published_noise import published_noise
 from nlgraft.analysis.data.registration import SHOWN_DIGITS, Registration, register
-from nlgraft.analysis.data.trials import cached_method
+from nlgraft.analysis.data.results import Results
+from nlgraft.analysis.data.trials import CellResult, cached_method
+from nlgraft.analysis.estimates.comparer import Comparer
 from nlgraft.analysis.estimates.comparison import Comparison
-from nlgraft.analysis.estimates.effects import Contrast, Effect
-from nlgraft.analysis.estimates.noise_prior import paired_kinds, prior_from, published_prior
-from nlgraft.analysis.estimates.question import Question
-from nlgraft.analysis.policy.compared import ComparedResults, Weighted
-from nlgraft.analysis.policy.planned import by_rules, exploratory
+from nlgraft.analysis.estimates.effects import Contrast, Effect, GainCurve, contrasts
+from nlgraft.analysis.estimates.limits import limited
+from nlgraft.analysis.estimates.noise_prior import (
+    StudyVariance,
+    applicable,
+    paired_kinds,
+    prior_from,
+    published_prior,
+    study_variance,
+)
+from nlgraft.analysis.estimates.question import SIGNS, Question, Term
+from nlgraft.analysis.estimates.searched_settings import CellSettings, searched_settings
+from nlgraft.analysis.estimates.stability import Stability, stability
+from nlgraft.analysis.estimates.trivial import Trivial, has_learned, trivial_output
+from nlgraft.analysis.policy.claims import ClaimResult, judge, signatures_differ
+from nlgraft.analysis.policy.planned import by_rules, exploratory, over_looks
 from nlgraft.analysis.policy.registered import Conformance, conformance_of
 from nlgraft.analysis.policy.rules import Rules, answered
-from nlgraft.basics.errors import StoreError
+from nlgraft.basics.errors import NlgraftError, StoreError, nearest
 from nlgraft.basics.wording import timestamp
 from nlgraft.pipeline.fingerprint import dotted, fingerprint
-from nlgraft.study.data.design import gain_cells
+from nlgraft.study.data.claim import Claim, claims_of
+from nlgraft.study.data.design import Cell, axes_of, gain_cells
 from nlgraft.study.planning.selection import cell_digest, cell_key
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_FEW = 2
+_SAMPLES_AT_LEVEL = 10
+"""Resamples expected beyond a difference whose p-value just passes Holm's first step."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +74,13 @@ class Analysis:
     Attributes:
         entry: The entry with its answers.
         past: The entries that were there when it was answered.
+        rules: The rules on the segments after it.
         why_not_entered: Reason why the ledger lacks it; empty if it was entered.
     """
 
     entry: Entry
     past: History
+    rules: Rules
     why_not_entered: str = ""
 
     @cached_property
@@ -74,32 +95,47 @@ class Analysis:
         return entries
 
     @cached_property
-    def rules(self) -> Rules:
-        """The rules on the segments after this analysis."""
-        return Rules([*self.past.entries.values(), self.entry])
-
-    @cached_property
     def questions(self) -> dict[Hypothesis, LedgerQuestion]:
         """What it asks."""
         return {question.hypothesis: question for question in self.entry.asked}
 
+    def family_size(self, hypothesis: Hypothesis) -> tuple[int, int]:
+        """Return the size of a question's family, and how many of its questions were tested."""
+        family = self.questions[hypothesis].family
+        members = [] if family is None else [each for each in self.entry.asked if each.family == family]
+        return sum(not member.is_certain for member in members), sum(bool(member.looks) for member in members)
+
 
 @dataclass(eq=False)
-class RecordedResults(ComparedResults):
+class RecordedResults(Results):
     """Results that enter the ledger of their store when their verdicts are asked for."""
 
-    @cached_property
+    @property
     def analyses(self) -> dict[str, Analysis]:
         """The analyses that these results are, by the first metric of each; entered when first asked for."""
-        if self.store is None or not self.metrics:
-            return {}
-        return {entry.metrics[0]: self._enter(entry) for entry in self._entries()}
+        return {} if self.store is None else self._analyses
+
+    @cached_property
+    def _analyses(self) -> dict[str, Analysis]:
+        """The same, without a store as if nothing else had been asked."""
+        entries = self._entries() if self.metrics else []
+        return {entry.metrics[0]: self._enter(entry) for entry in entries}
+
+    def alone(self, cells: Sequence[CellResult] | None = None) -> Self:
+        """Return the same results without the ledger, as if nothing else had been asked.
+
+        Args:
+            cells: The cells with fewer replicates; as they are if left out.
+        """
+        view = replace(self, store=None, cells=tuple(self.cells if cells is None else cells))
+        view._comparer, view.prior_of = self._comparer, self.prior_of  # resamples and prior are the same
+        return view
 
     def declare(self) -> None:
         """Enter what the study asks, before scores are shown, unless all of it has been entered."""
         if self.store is not None and self.metrics:
             for entry in self._entries():
-                if self._rules_of(entry.metrics[0]).fresh(entry):
+                if self._rules_of(entry.metrics[0]).declarable(entry):
                     self._enter(entry)
 
     def frame(self) -> pd.DataFrame:
@@ -113,35 +149,30 @@ class RecordedResults(ComparedResults):
         return self._frozen_prior if self.store is not None else lambda metric, labels: None
 
     def _frozen_prior(self, metric: str, labels: Sequence[str]) -> NoisePrior | None:
-        fresh = partial(self._fresh_prior, metric, labels)
-        return self._rules_of(metric).prior(metric, [self._keys[label] for label in labels], fresh)
+        def present() -> NoisePrior | None:
+            return self._present_prior(metric, paired_kinds([self.trainings[label] for label in labels]))
 
-    def _fresh_prior(self, metric: str, labels: Sequence[str]) -> NoisePrior | None:
-        kinds = paired_kinds([self.trainings[label] for label in labels])
+        return self._rules_of(metric).prior(metric, [self._keys[label] for label in labels], present)
+
+    @cached_method
+    def _present_prior(self, metric: str, kinds: tuple[str, str] | None) -> NoisePrior | None:
+        """What earlier studies, or published ones, say now of two kinds of training."""
         if kinds is None or self.study.analysis.prior == "none":
             return None
-        if (metric, kinds) not in self._fresh_priors:
-            entries = self._past_of(metric).whole.values()
-            # A variant of this study shares its trials, so that its noise would be counted twice.
-            others = [entry for entry in entries if entry.study != self.study.name]
-            judged = dict.fromkeys(self._keys.values(), self.own_plan.seeds)
-            prior = prior_from(others, metric, kinds, judged)
-            self._fresh_priors[metric, kinds] = prior or self._published_prior(metric, labels)
-        return self._fresh_priors[metric, kinds]
-
-    def _published_prior(self, metric: str, labels: Sequence[str]) -> NoisePrior | None:
-        judged = dict.fromkeys(self._configs.values(), self.own_plan.seeds)
-        compared = [self.trainings[label] for label in labels]
-        rows, num_segments = published_noise(), self.num_segments(metric)
-        return published_prior(rows, self.study.system, metric, compared, num_segments, judged)
+        entries = self._past_of(metric).whole.values()
+        # A variant of this study shares its trials, so that its noise would be counted twice.
+        others = [entry for entry in entries if entry.study != self.study.name]
+        seeds = self.own_plan.seeds
+        if prior := prior_from(others, metric, kinds, dict.fromkeys(self._keys.values(), seeds)):
+            return prior
+        trainings = [training for training in self.trainings.values() if training.kind in kinds]
+        judged = dict.fromkeys(self._configs.values(), seeds)
+        size = self.num_segments(metric)
+        return published_prior(published_noise(), self.study.system, metric, trainings, size, judged)
 
     def num_segments(self, metric: str) -> int:
         """Count what a metric is scored on: test lines or documents; 1 where the store does not hold them."""
         return self._segments_of(metric).num
-
-    @cached_property
-    def _fresh_priors(self) -> dict[tuple[str, tuple[str, str]], NoisePrior | None]:
-        return {}
 
     @cached_property
     def registration(self) -> Conformance | None:
@@ -159,45 +190,302 @@ class RecordedResults(ComparedResults):
         assert self.store is not None
         return register(self, self.store, self._configs, self._segments_of(self.main_metric))
 
+    def _difference(
+        self, metric: str, labels: Sequence[str], null: float = 0.0, second_metric: str | None = None
+    ) -> Question:
+        """Ask for the difference of two cells, or of two differences."""
+        terms = tuple(
+            Term(sign, self.cell(label), (second_metric if place else None) or metric)
+            for place, (sign, label) in enumerate(zip(SIGNS, labels, strict=False))
+        )
+        a, b = labels if len(terms) == 2 else (" over ".join(pair) for pair in (labels[:2], labels[2:]))
+        # The study's margin is that of differences which are tested against zero.
+        margin = self.margin(metric) if null == 0 and second_metric is None else None
+        return Question(metric, a, b, terms, null, margin, second_metric)
+
+    def _effect(self, metric: str, contrast: Contrast) -> Question:
+        """Ask for an effect."""
+        base = "both effects added" if len(contrast.levels) > 1 else "the factor's baseline"
+        terms = tuple(Term(weight, self.cell(cell), metric) for weight, cell in contrast.terms)
+        return Question(metric, contrast.label, base, terms, margin=self.margin(metric), is_effect=True)
+
+    @cached_property
+    def _contrasts(self) -> list[Contrast]:
+        """The effects of crossed factors."""
+        return contrasts(axes_of(self.study), [cell.cell for cell in self.cells])
+
+    @cached_method
+    def _compared(self, question: Question) -> Comparison:
+        """Compare at the looks of its cells."""
+        # Every trial at once: resamples are drawn once per metric, not once per pair.
+        for metric in {term.metric for term in question.terms}:
+            trials = [trial for cell in self.cells for trial in cell.measured(metric).values()]
+            self._comparer.prepare(metric, trials)
+        plan = self._plan_of(question.labels, question.metric)
+        compared = over_looks(plan, partial(self._over_seeds, question), question.margin)
+        return self._limited(compared, question.terms)
+
+    def _over_seeds(self, question: Question, seeds: Sequence[int] | None) -> Comparison:
+        """Compare over some seeds, or all finished ones, with what earlier studies say of their noise."""
+        metric, labels = question.metric, question.labels
+        sides = [(term.weight, term.cell.measured(term.metric, seeds)) for term in question.terms]
+        test = partial(self._comparer.contrast, metric, question.a, question.b, sides, question.null)
+        prior = (
+            self.prior_of(metric, labels) if {term.metric for term in question.terms} == {metric} else None
+        )
+        kinds = paired_kinds([self.trainings[label] for label in labels]) if prior else None
+        if prior is None or kinds is None:
+            return test()
+        common = tuple(seed for seed in sides[0][1] if all(seed in trials for _, trials in sides))
+        usable = applicable(prior, self._noise(metric, kinds, common), len(common))
+        return replace(test(prior=usable), prior=prior, is_noisier=usable != prior)
+
+    @cached_method
+    def _noise(self, metric: str, kinds: tuple[str, str], seeds: tuple[int, ...]) -> StudyVariance:
+        """Pool the noise of the whole study."""
+        scores = {
+            cell.label: {seed: trial.value for seed, trial in cell.measured(metric, seeds).items()}
+            for cell in self.cells
+        }
+        return study_variance(self.trainings, scores, kinds)
+
+    @cached_property
+    def trainings(self) -> dict[str, Training]:
+        """What varies with the seed, by the cells' labels."""
+        return {cell.label: training_of(self.study, cell.cell) for cell in self.cells}
+
+    def margin(self, metric: str) -> float | None:
+        """The difference on a metric that the study declares too small to matter."""
+        return self.study.analysis.margin.get(metric)
+
+    def _metric_named(self, metric: str | None) -> str:
+        metric = self.main_metric if metric is None else metric
+        if metric not in self.system.metrics:
+            raise NlgraftError(
+                f"{self.system.path} has no metric '{metric}'. {nearest(metric, list(self.system.metrics))}"
+            )
+        return metric
+
+    @cached_property
+    def own_plan(self) -> Plan:
+        """When the study's own questions are answered."""
+        return Plan(seeds=self.study.look_seeds, looks=self.study.looks)
+
+    def _limited(self, comparison: Comparison, terms: Sequence[Term]) -> Comparison:
+        """Leave open what no number of seeds can decide, and name the stages that were trained once."""
+        metric = self.system.metrics[comparison.metric]
+        comparison = limited(replace(comparison, unit=metric.unit), metric, terms, self.provenance.crowded)
+        is_main = comparison.metric == self.main_metric
+        if comparison.open_because or not is_main or not all(self.unlearned(term.cell) for term in terms):
+            return comparison
+        which = "neither cell has" if len(terms) == 2 else "none of its cells has"
+        return replace(comparison, open_because=f"{which} learned")
+
+    @cached_property
+    def trivial(self) -> Trivial | None:
+        """The best trivial output on the main metric."""
+        return trivial_output(self.cells, self.main_metric)
+
+    def unlearned(self, cell: CellResult) -> bool:
+        """True if a cell is on average hardly better than a trivial output, or worse."""
+        mean = cell.mean(self.main_metric)
+        return (
+            self.trivial is not None
+            and mean is not None
+            and not has_learned(mean, self.trivial, self.main_metric)
+        )
+
+    @cached_property
+    def searched_settings(self) -> list[CellSettings]:
+        """Which searched settings mattered, by cell; a description, see `estimates.searched_settings`."""
+        by_cell = [searched_settings(self, cell) for cell in self.cells]
+        return [settings for settings in by_cell if settings is not None]
+
+    @cached_property
+    def stabilities(self) -> list[Stability]:
+        """How stable the finished cells are on the main metric."""
+        main = self.main_metric
+        if main not in self.metrics:
+            return []
+        floor = self.trivial.value if self.trivial is not None and main.endswith("/accuracy") else 0.0
+        by_cell = [stability(cell, main, self.metrics[main], floor) for cell in self.cells]
+        return [examined for examined in by_cell if examined is not None]
+
+    @cached_property
+    def samples(self) -> int:
+        """Number of resamples: more than the study asks for where its family is large.
+
+        The smallest p-value is 1 / (samples + 1), and Holm multiplies it by the size of the family.
+        """
+        settings = self.study.analysis
+        largest = max(map(len, self._families.values()), default=0)
+        # With too few resamples Holm could never reach alpha in a large family.
+        return max(settings.samples, math.ceil(_SAMPLES_AT_LEVEL * largest / settings.alpha))
+
+    @cached_property
+    def _comparer(self) -> Comparer:
+        settings = self.study.analysis
+        return Comparer(samples=self.samples, alpha=settings.alpha)
+
+    @property
+    def _claimed(self) -> list[Question]:
+        return [self._claim_question(claim) for claim in claims_of(self.study)]
+
+    @cached_property
+    def _families(self) -> dict[str, list[Question]]:
+        """The questions that are corrected together, by the name of their family: a metric's, or ``claims``.
+
+        ``all_cells``: one family for the main metric and each of the claims' metrics, of every cell against
+        the baseline and the claims on that metric. ``claims``: one family of the claims. A family is what the
+        study declares, whether it has been run or not; there is no question about a metric that a finished
+        cell does not have.
+        """
+        claimed = self._claimed
+        families = {"claims": claimed}
+        if self.study.analysis.family == "all_cells":
+            families = {
+                name: [*self._of_cells(name), *(question for question in claimed if question.metric == name)]
+                for name in dict.fromkeys([self.main_metric, *(question.metric for question in claimed)])
+            }
+        return {
+            name: list(
+                {
+                    question.key: question
+                    for question in family
+                    if not any(term.cell.lacks(term.metric) for term in question.terms)
+                }.values()
+            )
+            for name, family in families.items()
+        }
+
+    def _of_cells(self, metric: str) -> list[Question]:
+        """Ask for every cell's difference from the baseline."""
+        return [self._difference(metric, (cell.label, self.baseline.label)) for cell in self.cells[1:]]
+
+    def _claim_question(self, claim: Claim) -> Question:
+        sign = -1 if self.system.metrics[claim.metric].direction == "maximize" else 1
+        labels = [self.cell(text).label for text in claim.cells]
+        return self._difference(claim.metric, labels, sign * claim.margin, claim.worse_metric)
+
+    def compare(self, a: str | Cell, b: str | Cell = "baseline", *, metric: str | None = None) -> Comparison:
+        """Compare two cells.
+
+        Args:
+            a: The first cell, or a text that names it.
+            b: The cell to subtract.
+            metric: A metric of the system; the main metric when left out.
+
+        Returns:
+            ``a`` minus ``b``. ``p_holm`` is set for comparisons of the study's declared family.
+
+        Raises:
+            NlgraftError: The system has no such metric.
+            StudyError: The study has no such cell.
+        """
+        labels = (self.cell(a).label, self.cell(b).label)
+        return self._judged(self._difference(self._metric_named(metric), labels))
+
     def effects(self, metric: str | None = None) -> list[Effect]:
-        """Estimate the effects as `ComparedResults.effects` does, judged over the ledger."""
-        effects = super().effects(metric)
-        if not self.analyses:
-            return effects
-        return [replace(effect, comparison=self._judged_effect(effect)) for effect in effects]
+        """Estimate the main effect of each level and the interactions of two.
 
-    def _judged_effect(self, effect: Effect) -> Comparison:
-        weighted = self._weigh_effect(effect.comparison.metric, effect.contrast)
-        return self.judged(self._answered(self._ledger_effect(effect), effect.comparison, weighted))
+        Args:
+            metric: A metric of the system; the main metric when left out.
 
-    def _answer(self, question: Question) -> Comparison:
-        compared = self._declared(question)
-        if not self.analyses or compared.is_exact:
+        Returns:
+            Main effects, then interactions; ``p_holm`` is adjusted over all of them. Empty where the design
+            crosses no factors: one_factor, leave_one_out.
+
+        Raises:
+            NlgraftError: The system has no such metric.
+        """
+        metric = self._metric_named(metric)
+        return [
+            Effect(contrast, self._judged(self._effect(metric, contrast))) for contrast in self._contrasts
+        ]
+
+    def gains(self, metric: str | None = None) -> list[GainCurve]:
+        """Compare levels with their factor's baseline at each level of ``analysis.gains_over``.
+
+        Args:
+            metric: A metric of the system; the main metric when left out.
+
+        Returns:
+            One curve for each level; empty where the study names no factor.
+
+        Raises:
+            NlgraftError: The system has no such metric.
+        """
+        pairs = gain_cells(self.study, [cell.cell for cell in self.cells])
+        return [
+            GainCurve(label, tuple((level, self.compare(a, b, metric=metric)) for level, a, b in level_pairs))
+            for label, level_pairs in pairs.items()
+        ]
+
+    @cached_property
+    def claims(self) -> list[ClaimResult]:
+        """The answer to every claim of the study, in its order."""
+        return [self._claim_result(claim) for claim in claims_of(self.study)]
+
+    def _claim_result(self, claim: Claim) -> ClaimResult:
+        cells = [self.cell(text) for text in claim.cells]
+        signatures = (trial.signature for trial in cells[0].measured(claim.metric).values())
+        other_data = claim.other_data(self.study.data)
+        return judge(
+            claim,
+            self._judged(self._claim_question(claim)),
+            tuple(cell.mean(metric) for cell, metric in zip(cells, claim.metrics, strict=True)),
+            direction=self.system.metrics[claim.metric].direction,
+            alpha=self.study.analysis.alpha,
+            other_data=other_data,
+            why_not=f"other data: {other_data}"
+            if other_data
+            else signatures_differ(claim.signature, next(signatures, None)),
+            has_run=all(cell.has_started for cell in cells),
+        )
+
+    @cached_method
+    def _judged(self, question: Question) -> Comparison:
+        """Compare as the rules have it, and write the verdict into it."""
+        answer = self._answered(question)
+        if question.null:  # "better" says nothing of a difference that is tested against a margin
+            return answer
+        is_up = self.system.metrics[question.metric].direction == "maximize"
+        return answer.judged(self.study.analysis.alpha, is_up=is_up)
+
+    def against_baseline(self, metric: str | None = None) -> list[Comparison]:
+        """Compare every other cell with the baseline, as `compare` does."""
+        return [self.compare(cell.cell, metric=metric) for cell in self.cells[1:]]
+
+    def _answered(self, question: Question) -> Comparison:
+        compared, hypothesis = self._compared(question), self._ledger_question(question).hypothesis
+        if not self._analyses:
             return compared
-        return self._answered(self._ledger_question(question), compared, self._weigh_question(question))
-
-    def _answered(self, question: LedgerQuestion, compared: Comparison, weighted: Weighted) -> Comparison:
-        """Put the answer by the rules in the place of the study's own."""
-        hypothesis = question.hypothesis
-        analysis = next((each for each in self.analyses.values() if hypothesis in each.questions), None)
+        analysis = next((each for each in self._analyses.values() if hypothesis in each.questions), None)
+        if compared.is_exact:  # certain, and no part of any correction
+            return replace(compared, family=analysis.family_size(hypothesis) if analysis else (0, 0))
         if analysis is None:
-            return self._exploratory(weighted, "the study does not declare it")
-        answer = analysis.rules.answer(analysis.entry, analysis.questions[hypothesis])
+            return self._exploratory(question, "the study does not declare it")
+        entered = analysis.questions[hypothesis]
+        answer = analysis.rules.answer(analysis.entry, entered)
         if answer.basis == "exploratory":
-            return self._exploratory(weighted, answer.reason)
-        plan = analysis.rules.plan(question.cells, self.own_plan)
+            return self._exploratory(question, answer.reason)
+        plan = analysis.rules.plan(entered.cells, self.own_plan)
+        compared = replace(compared, family=analysis.family_size(hypothesis))
+        if entered.family is None and compared.p is not None:
+            note = f"not in the family '{self.study.analysis.family}' that the study corrects for"
+            compared = replace(compared, notes=(*compared.notes, note))
         compared = by_rules(compared, answer, plan, analysis.entry.alpha)
-        if set(question.cells) & self._renewed:
+        if set(entered.cells) & self._renewed:
             note = "its text or the code of its stages is not that of an earlier analysis"
             compared = replace(compared, notes=(*compared.notes, note))
         return compared
 
-    def _exploratory(self, weighted: Weighted, reason: str) -> Comparison:
+    def _exploratory(self, question: Question, reason: str) -> Comparison:
         """Compare over all finished seeds, whatever the looks."""
-        compared = replace(self._over_seeds(weighted, None), margin=weighted.margin)
+        compared = replace(self._over_seeds(question, None), margin=question.margin)
         advice = f"declare it on test lines that nobody has scored: {self._command}"
         note = f"exploratory, no verdict: {reason}; {advice}"
-        return exploratory(self._limited(compared, weighted.terms), note)
+        return exploratory(self._limited(compared, question.terms), note)
 
     @cached_property
     def _command(self) -> str:
@@ -208,56 +496,67 @@ class RecordedResults(ComparedResults):
     @cached_property
     def _renewed(self) -> set[str]:
         """Digests of the cells whose settings were seen before, with other text or versions of stages."""
-        past = self._past_of(self.main_metric).entries.values()
         first: dict[str, str] = {}
-        for entry in past:
+        for entry in self._past_of(self.main_metric).entries.values():
             for cell, config in entry.configs.items():
                 first.setdefault(config, cell)
-        pairs = [(self._keys[label], config) for label, config in self._configs.items()]
+        pairs = [(self._keys[label], config) for label, config in self._configs.items()] if first else []
         return {key for key, config in pairs if first.get(config, key) != key}
 
     def _enter(self, entry: Entry) -> Analysis:
-        assert self.store is not None
-        past = self._past_of(entry.metrics[0])
-        entry = answered(entry, past.entries.values())
-        try:
-            record(self.store, entry, past)
-        # A store that is read only can still be reported on; the report says that it was not entered.
-        except (OSError, StoreError) as error:
-            return Analysis(entry, past, str(error))
-        return Analysis(entry, past)
+        """Judge an analysis, and enter it into the ledger if there is one."""
+        past, why_not = self._past_of(entry.metrics[0]), ""
+        rules = Rules([*past.entries.values(), entry])
+        entry = answered(entry, rules)
+        if self.store is not None:
+            try:
+                record(self.store, self._documented(entry), past)
+            # A store that is read only can still be reported on; the report says that it was not entered.
+            except (OSError, StoreError) as error:
+                why_not = str(error)
+        return Analysis(entry, past, rules, why_not)
+
+    def _documented(self, entry: Entry) -> Entry:
+        """Add to an entry what later analyses need to know."""
+        keys = self._keys
+        metrics = {question.metric for question in entry.asked} - {entry.metrics[0]}
+        documented = replace(
+            entry,
+            further_scores={metric: self._scores(metric) for metric in metrics},
+            configs={keys[label]: config for label, config in self._configs.items()},
+            trainings={keys[label]: training for label, training in self.trainings.items()},
+        )
+        conformance = self.registration
+        if conformance is None or not conformance.is_own:
+            return documented
+        deviations = tuple(deviation.text for deviation in conformance.deviations)
+        registration = conformance.registration.digest[:SHOWN_DIGITS]
+        return replace(documented, registration=registration, deviations=deviations)
 
     def _entries(self) -> list[Entry]:
         """List what these results ask, one entry for each set of segments."""
         main = self.main_metric
-        families = self._families_of(dict.fromkeys([main, *(question.metric for question in self._claimed)]))
         by_segments: dict[Segments, list[LedgerQuestion]] = {}
-        for name, questions in families.items():
+        for name, questions in self._families.items():
             segments = self._segments_of(main if name == "claims" else name)
             by_segments.setdefault(segments, []).extend(
                 self._ledger_question(question, name) for question in questions
             )
         # A study whose families are empty enters its main lines as well, since their scores are shown.
         on_main = by_segments.setdefault(self._segments_of(main), [])
-        on_main += [self._ledger_effect(effect, f"{EFFECTS}{main}") for effect in super().effects()]
+        effects = (self._effect(main, contrast) for contrast in self._contrasts)
+        on_main += [self._ledger_question(effect, f"{EFFECTS}{main}") for effect in effects]
         on_main += self._shown_beside(on_main)
         return [self._entry(segments, entry_questions) for segments, entry_questions in by_segments.items()]
 
     def _shown_beside(self, declared: Sequence[LedgerQuestion]) -> list[LedgerQuestion]:
         """List comparisons that a report shows though the study's family leaves them out."""
-        base = self.baseline.cell.label
-        pairs = [(cell.cell.label, base) for cell in self.cells[1:]]
+        shown = self._of_cells(self.main_metric)
         for curve in gain_cells(self.study, [cell.cell for cell in self.cells]).values():
-            pairs += [(a.label, b.label) for _, a, b in curve]
-        questions = [self._ledger_question(Question(self.main_metric, pair)) for pair in pairs]
+            shown += [self._difference(self.main_metric, (a.label, b.label)) for _, a, b in curve]
+        questions = {question.hypothesis: question for question in map(self._ledger_question, shown)}
         hypotheses = {question.hypothesis for question in declared}
-        return list(
-            {
-                question.hypothesis: question
-                for question in questions
-                if question.hypothesis not in hypotheses
-            }.values()
-        )
+        return [question for hypothesis, question in questions.items() if hypothesis not in hypotheses]
 
     def _entry(self, segments: Segments, entry_questions: Iterable[LedgerQuestion]) -> Entry:
         questions = tuple(entry_questions)
@@ -277,50 +576,36 @@ class RecordedResults(ComparedResults):
             variant=self.study.variant,
             system=self.study.system,
             segments=segments,
-            baseline=keys[self.baseline.cell.label],
+            baseline=keys[self.baseline.label],
             cells=tuple(dict.fromkeys(keys.values())),
             metrics=tuple(dict.fromkeys([deciding, *scored])),
             plan=self.own_plan,
             alpha=self.study.analysis.alpha,
             asked=questions,
             scores=self._scores(deciding),
-            further_scores={
-                metric: self._scores(metric)
-                for metric in {question.metric for question in questions} - {deciding}
-            },
-            configs={keys[label]: config for label, config in self._configs.items()},
-            trainings={keys[label]: training for label, training in self.trainings.items()},
-            **self._registered,
         )
 
     def _scores(self, metric: str) -> dict[str, dict[int, float]]:
         return {
-            self._keys[cell.cell.label]: {seed: score.value for seed, score in cell.measured(metric).items()}
+            self._keys[cell.label]: {seed: score.value for seed, score in cell.measured(metric).items()}
             for cell in self.cells
         }
-
-    @property
-    def _registered(self) -> dict[str, Any]:
-        """What an entry says of the registration."""
-        conformance = self.registration
-        if conformance is None or not conformance.is_own:
-            return {}
-        deviations = tuple(deviation.text for deviation in conformance.deviations)
-        return {"registration": conformance.registration.digest[:SHOWN_DIGITS], "deviations": deviations}
 
     @cached_property
     def _configs(self) -> dict[str, str]:
         """Digests of the cells' settings by label, with those of the search."""
-        return {cell.cell.label: self._searched(cell_key(self.study, cell.cell, {})) for cell in self.cells}
+        return {cell.label: self._searched(cell_key(self.study, cell.cell, {})) for cell in self.cells}
 
     @cached_property
     def _keys(self) -> dict[str, str]:
         """Digests of the cells by label: of the trials, or of an earlier cell that has the same scores.
 
         A stage whose version was raised, or a metric that was added, asks nothing new if all scores are the
-        same.
+        same. Without a store labels will do.
         """
-        keys = {cell.cell.label: self._searched(cell_digest(self.study, cell.cell)) for cell in self.cells}
+        if self.store is None:
+            return {cell.label: cell.label for cell in self.cells}
+        keys = {cell.label: self._searched(cell_digest(self.study, cell.cell)) for cell in self.cells}
         main, own_keys = self.main_metric, {*keys.values()}
         scores = [
             (cell, values, entry.configs.get(cell))
@@ -331,16 +616,16 @@ class RecordedResults(ComparedResults):
         ]
         for cell in self.cells if scores else ():
             values = {seed: score.value for seed, score in cell.measured(main).items()}
-            config = self._configs[cell.cell.label]
+            config = self._configs[cell.label]
             # The same settings come first: their scores are the likeliest to be the same question.
             alike = sorted(scores, key=lambda seen: seen[2] != config)
             # One score may tie by chance, between cells of unlike settings.
             same = (
                 key
                 for key, others, settings in alike
-                if _num_same(values, others) >= (1 if settings == config else _FEW)
+                if _num_same(values, others) >= (1 if settings == config else 2)
             )
-            keys[cell.cell.label] = next(same, keys[cell.cell.label])
+            keys[cell.label] = next(same, keys[cell.label])
         return keys
 
     def _searched(self, key: str) -> str:
@@ -353,30 +638,21 @@ class RecordedResults(ComparedResults):
         return self._rules_of(metric).plan([self._keys[label] for label in labels], self.own_plan)
 
     def _ledger_question(self, question: Question, family: str | None = None) -> LedgerQuestion:
-        return replace(
-            self._ledger_record(self._compared(question), question.cells, family),
+        """Describe a question and its answer."""
+        compared = self._compared(question)
+        scores = (term.cell.measured(question.metric).values() for term in question.terms)
+        return LedgerQuestion(
+            metric=question.metric,
+            cells=tuple(self._keys[label] for label in question.labels),
+            labels=question.labels,
             null=question.null,
             second_metric=question.second_metric,
-        )
-
-    def _ledger_effect(self, effect: Effect, family: str | None = None) -> LedgerQuestion:
-        """Describe an effect by its cells, those with positive weights first, which tells effects apart."""
-        labels = _labels(effect.contrast)
-        return replace(self._ledger_record(effect.comparison, labels, family), is_effect=True)
-
-    def _ledger_record(
-        self, compared: Comparison, labels: Sequence[str], family: str | None
-    ) -> LedgerQuestion:
-        measured = (self.cell(label).measured(compared.metric).values() for label in labels)
-        return LedgerQuestion(
-            metric=compared.metric,
-            cells=tuple(self._keys[label] for label in labels),
-            labels=tuple(labels),
-            signature=next((score.signature for scores in measured for score in scores), None),
+            is_effect=question.is_effect,
+            signature=next((score.signature for score in chain.from_iterable(scores)), None),
             family=family,
             seeds=compared.seeds,
             looks=compared.looks,
-            is_judged=not compared.open_because and compared.num_seeds >= _FEW,
+            is_judged=not compared.open_because and compared.num_seeds >= 2,
             is_certain=compared.is_exact,
             difference=compared.difference,
             p=compared.p,
@@ -416,8 +692,3 @@ def _num_same(scores: Mapping[int, float], others: Mapping[int, float]) -> int:
     """Count the common seeds if the scores of all of them are the same; else 0."""
     common = scores.keys() & others.keys()
     return len(common) if all(scores[seed] == others[seed] for seed in common) else 0
-
-
-def _labels(contrast: Contrast) -> list[str]:
-    terms = sorted(contrast.terms, key=lambda term: (-term[0], term[1].label))
-    return [cell.label for _, cell in terms]

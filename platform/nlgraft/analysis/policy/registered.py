@@ -27,6 +27,8 @@ from nlgraft.study.data.study import Study
 NONE = "none"
 _SHOWN_CHARS = 100
 _REMOVED = {
+    ("analysis.test", "paired_bootstrap"),
+    ("analysis.correction", "holm"),
     ("score.engine", "torch"),
     ("score.dev_precision", "fp32"),
     ("transfer.norm_match", "none"),
@@ -220,7 +222,7 @@ def _execution(registered: Content, now: Content, results: Results) -> Iterator[
     """List registered replicates that have not finished; none before the first trial has started."""
     if not any(cell.has_started for cell in results.cells):
         return
-    by_label = {cell.cell.label: cell for cell in results.cells}
+    by_label = {cell.label: cell for cell in results.cells}
     seeds = registered.seeds
     for frozen, counterpart in paired(registered, now):
         cell = by_label[counterpart.label]
@@ -259,30 +261,23 @@ def _seen_seeds(
 
 
 def paired(registered: Content, now: Content) -> Pairs:
-    """Match cells by their settings (renamed ones, too), else by their labels (edited ones)."""
-    by_settings = {canonical_json(cell.settings): cell for cell in now.cells}
-    same = [(cell, by_settings.pop(canonical_json(cell.settings), None)) for cell in registered.cells]
-    by_label = {cell.label: cell for cell in by_settings.values()}
-    pairs = [(cell, counterpart or by_label.get(cell.label)) for cell, counterpart in same]
-    return [(cell, counterpart) for cell, counterpart in pairs if counterpart is not None]
+    """Match cells by their labels."""
+    by_label = {cell.label: cell for cell in now.cells}
+    return [(cell, by_label[cell.label]) for cell in registered.cells if cell.label in by_label]
 
 
 def deviations_of(registered: Content, now: Content) -> list[Deviation]:
     """List the deviations of a study, as its file is now, from what was registered."""
     cells = [replace(cell, settings=_without_removed(cell.settings)) for cell in registered.cells]
-    registered = replace(registered, cells=tuple(cells))
+    settings = _without_removed(registered.settings)
+    registered = replace(registered, cells=tuple(cells), settings=settings)
     pairs = paired(registered, now)
-    base = next((cell for cell, counterpart in pairs if counterpart is now.cells[0]), now.cells[0])
-    names = {counterpart.label: cell.label for cell, counterpart in pairs}
+    labels = {cell.label for cell, _ in pairs}
     # Metrics that only one has are those of another objective or claim, which are listed themselves.
     metrics = [name for name in registered.metrics if name in now.metrics]
-    old_labels, new_labels = ({pair[side].label for pair in pairs} for side in (0, 1))
-    old = _document(registered, registered.cells[0], old_labels, {}, metrics)
-    new = _document(now, base, new_labels, names, metrics)
     stages = [deviation for pair in pairs for deviation in _differences(*_stages(*pair))]
     return [
-        *_differences(old, new),
-        *_renamed(pairs),
+        *_differences(document_of(registered, labels, metrics), document_of(now, labels, metrics)),
         *_cell_settings(pairs),
         *{deviation.what: deviation for deviation in stages}.values(),
     ]
@@ -296,45 +291,28 @@ def _without_removed(settings: Settings) -> Settings:
     }
 
 
-def _document(
-    content: Content,
-    base: FrozenCell,
-    paired_labels: Collection[str],
-    names: Mapping[str, str],
-    metrics: Sequence[str],
-) -> dict[str, Any]:
+def document_of(content: Content, common: Collection[str], metrics: Collection[str]) -> dict[str, Any]:
     """Write a content as a mapping whose differences are deviations.
 
     Args:
         content: The content.
-        base: Its baseline, as it was registered.
-        paired_labels: Labels of the cells that the other content has as well.
-        names: Registered labels by label.
+        common: Labels of the cells that the other content has as well.
         metrics: The metrics that both contents have.
     """
+    base = content.cells[0]
+    claims: dict[str, Settings] = {}
+    for claim in content.claims:
+        text = f"claim {claim_text(claim)}"
+        claims[f"{text} of {claim.get('source')}" if text in claims else text] = claim
     return {
         "system": content.system,
         "seeds": listed(content.seeds),
         "baseline": ", ".join(f"{n}={level_text(level)}" for n, level in base.levels.items()) or base.label,
-        **{f"cell {cell.label}": {} for cell in content.cells if cell.label not in paired_labels},
-        **_claims(content, names),
+        **{f"cell {cell.label}": {} for cell in content.cells if cell.label not in common},
+        **claims,
         **content.settings,
         **{f"metric {name}": content.metrics[name] for name in metrics},
     }
-
-
-def _claims(content: Content, names: Mapping[str, str]) -> dict[str, Settings]:
-    """Return the claims by their text, with cells named as they were registered."""
-    claims: dict[str, Settings] = {}
-    for claim in content.claims:
-        renamed: Settings = {
-            name: names.get(str(claim[name]), claim[name]) for name in ("better", "worse") if name in claim
-        }
-        if isinstance(exceeds := claim.get("exceeds"), list):
-            renamed["exceeds"] = [names.get(str(label), label) for label in exceeds]
-        text = f"claim {claim_text(claim | renamed)}"
-        claims[f"{text} of {claim.get('source')}" if text in claims else text] = claim | renamed
-    return claims
 
 
 def claim_text(claim: Settings) -> str:
@@ -344,14 +322,6 @@ def claim_text(claim: Settings) -> str:
     if isinstance(exceeds := claim.get("exceeds"), list):
         text += f", by more than {exceeds[0]} over {exceeds[1]}"
     return f"“{text}”"
-
-
-def _renamed(pairs: Pairs) -> Iterator[Deviation]:
-    for cell, counterpart in pairs:
-        # Another baseline changes labels, and no levels.
-        is_same = canonical_json(cell.levels) == canonical_json(counterpart.levels)
-        if cell.label != counterpart.label and not is_same:
-            yield Deviation(what="name of a cell", registered=cell.label, now=counterpart.label)
 
 
 def _cell_settings(pairs: Pairs) -> Iterator[Deviation]:

@@ -200,11 +200,11 @@ class Rules:
         return next((self.seen[cell] for cell in cells if cell in self.seen), own_plan)
 
     def prior(
-        self, metric: str, cells: Sequence[str], fresh: Callable[[], NoisePrior | None]
+        self, metric: str, cells: Sequence[str], present: Callable[[], NoisePrior | None]
     ) -> NoisePrior | None:
-        """Return the prior that the first question about these cells has frozen, or a fresh one."""
+        """Return the prior that the first question about these cells has frozen, or the present one."""
         key = (metric, tuple(sorted(cells)))
-        return self._priors[key] if key in self._priors else fresh()
+        return self._priors[key] if key in self._priors else present()
 
     def add(self, entry: Entry) -> None:
         """Take the next entry into account."""
@@ -240,7 +240,8 @@ class Rules:
         if self._is_other(question):
             return Answer("exploratory", reason=f"{question.metric} was computed in another way before")
         if index is None:
-            return Answer("exploratory", reason=self._why_exploratory(question))
+            seen = "scores of its cells had been seen when it was first asked"
+            return Answer("exploratory", reason=seen if question.family else "the study does not declare it")
         declaration = self.declarations[index]
         basis: Basis = "declared later" if index else "declared"
         number, level = index + 1, self.levels[index]
@@ -282,9 +283,9 @@ class Rules:
         return self._levels
 
     def _declare(self, entry: Entry, own_plan: Plan) -> Collection[Hypothesis]:
-        """Declare the questions of an entry that are fresh, and return them."""
+        """Declare the questions of an entry that may be, and return them."""
         declaration = Declaration(entry)
-        for question in self.fresh(entry):
+        for question in self.declarable(entry):
             hypothesis = question.hypothesis
             if hypothesis not in declaration.questions:
                 declaration.families.setdefault(question.family or "", []).append(hypothesis)
@@ -295,7 +296,7 @@ class Rules:
             self.declarations.append(declaration)
         return declaration.questions
 
-    def fresh(self, entry: Entry) -> list[LedgerQuestion]:
+    def declarable(self, entry: Entry) -> list[LedgerQuestion]:
         """List the questions of an entry that may be declared now: nothing of them has been seen."""
         pairs: dict[str, set[tuple[str, ...]]] = {}
         for question in entry.asked:
@@ -304,10 +305,10 @@ class Rules:
             question
             for question in entry.asked
             if question.family is not None and question.hypothesis not in self._declared
-            if not self.seen or self._is_fresh(question, pairs[question.metric])
+            if not self.seen or self._is_unseen(question, pairs[question.metric])
         ]
 
-    def _is_fresh(self, question: LedgerQuestion, pairs: set[tuple[str, ...]]) -> bool:
+    def _is_unseen(self, question: LedgerQuestion, pairs: set[tuple[str, ...]]) -> bool:
         """True if nothing that was seen can have led to the question."""
         seen = {cell for cell in question.cells if cell in self.seen}
         if self._is_other(question):
@@ -333,19 +334,13 @@ class Rules:
         metric = declaration.entry.metrics[0]
         return {tuple(sorted(question[3])) for question in declaration.questions if question[0] == metric}
 
-    def _why_exploratory(self, question: LedgerQuestion) -> str:
-        if question.family is None:
-            return "the study does not declare it"
-        return "scores of its cells had been seen when it was first asked"
-
     def _is_other(self, question: LedgerQuestion) -> bool:
         """True if the metric is computed in another way than when it was first seen."""
         return question.signature not in (None, self._signatures.get(question.metric, question.signature))
 
 
-def answered(entry: Entry, past: Iterable[Entry]) -> Entry:
-    """Put the answers by the rules into an entry."""
-    rules = Rules([*past, entry])
+def answered(entry: Entry, rules: Rules) -> Entry:
+    """Put the answers by the rules, to which the entry was added, into it."""
     questions = []
     for question in entry.asked:
         answer = rules.answer(entry, question)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from nlgraft.analysis.data.results import Stop
+from nlgraft.analysis.estimates.comparison import Comparison
 from nlgraft.analysis.estimates.power import decided_by
 from nlgraft.analysis.estimates.question import Question
 from nlgraft.analysis.policy.recorded import RecordedResults
@@ -36,7 +37,7 @@ class SequentialResults(RecordedResults):
             return result
         stops = result.replay()
         # A run with --next-look may have granted more.
-        granted = {cell.cell.label: read_granted(study, store).get(cell.cell.key, 0) for cell in result.cells}
+        granted = {cell.label: read_granted(study, store).get(cell.cell.key, 0) for cell in result.cells}
         stops |= {
             label: Stop(granted[label], "")
             for label, stop in stops.items()
@@ -55,10 +56,10 @@ class SequentialResults(RecordedResults):
         granted: dict[str, int] = {}
         for question in self._seed_questions:
             answer = self._judged(question)
-            if answer.standing != "open" or answer.open_because or not answer.later_levels:
+            if self._is_decided(answer) or answer.open_because or not answer.later_levels:
                 continue
             following = min(answer.later_levels)
-            for cell in map(self.cell, question.cells):
+            for cell in (term.cell for term in question.terms):
                 if following > len(cell.trials):
                     granted[cell.cell.key] = max(following, granted.get(cell.cell.key, 0))
         return granted
@@ -76,19 +77,19 @@ class SequentialResults(RecordedResults):
         Returns:
             By label the seeds that each cell gets now.
         """
-        granted = {cell.cell.label: self.study.first_seeds for cell in self.cells}
+        granted = {cell.label: self.study.first_seeds for cell in self.cells}
         reasons = dict.fromkeys(granted, "")
         for look, following in itertools.pairwise(self.run_looks):
             view = self._up_to(granted)
-            due = {cell.cell.label for cell in view.cells if granted[cell.cell.label] == look}
+            due = {cell.label for cell in view.cells if granted[cell.label] == look}
             # A crashed seed may be run again: no cell is stopped on seeds that are not all there.
-            due -= {cell.cell.label for cell in view.cells if cell.state != "finished"}
+            due -= {cell.label for cell in view.cells if cell.state != "finished"}
             chances = view._chances()
             reasons |= {label: _why_settled(label, chances) for label in due}
             for question, chance in chances.items():
-                if due.issuperset(question.cells) and chance >= FUTILE:
-                    granted |= dict.fromkeys(question.cells, following)
-                    reasons |= dict.fromkeys(question.cells, "")
+                if due.issuperset(question.labels) and chance >= FUTILE:
+                    granted |= dict.fromkeys(question.labels, following)
+                    reasons |= dict.fromkeys(question.labels, "")
         return {label: Stop(count, reasons[label]) for label, count in granted.items()}
 
     def _up_to(self, granted: Mapping[str, int], *, has_finished: bool = False) -> Self:
@@ -99,7 +100,7 @@ class SequentialResults(RecordedResults):
                 trials=tuple(
                     trial
                     for index, trial in enumerate(cell.trials)
-                    if index < granted[cell.cell.label] or (has_finished and trial.state == "finished")
+                    if index < granted[cell.label] or (has_finished and trial.state == "finished")
                 ),
             )
             for cell in self.cells
@@ -112,32 +113,32 @@ class SequentialResults(RecordedResults):
 
     def _chances(self) -> dict[Question, float]:
         """Return the comparisons that looks may settle, with the predicted power of those still open."""
-        last, alpha = self.run_looks[-1], self.study.analysis.alpha
+        last = self.run_looks[-1]
         chances = {}
         for question in self._seed_questions:
-            comparison = self._declared(question)
+            comparison = self._judged(question)
             chances[question] = 0.0
-            if self.standing(comparison) == "equal" or comparison.is_significant(
-                alpha, is_corrected=self.is_corrected
-            ):
+            if self._is_decided(comparison):
                 chances[question] = -1.0  # decided; 0 is open, but not to be decided by seeds
             elif not comparison.open_because and (estimate := comparison.estimate) is not None:
                 level = comparison.later_levels.get(last, comparison.level)
                 chances[question] = decided_by(estimate, last, level, comparison.margin)
         return chances
 
+    def _is_decided(self, comparison: Comparison) -> bool:
+        return comparison.standing == "equal" or comparison.is_significant(self.study.analysis.alpha)
+
     @property
     def _seed_questions(self) -> list[Question]:
         """The comparisons that cells get seeds for: with the baseline on the main metric, and of claims."""
         claimed = self._claimed
         if self.study.analysis.family == "all_cells" and self.main_metric in self.metrics:
-            base = self.baseline.cell.label
-            claimed += [Question(self.main_metric, (cell.cell.label, base)) for cell in self.cells[1:]]
+            claimed += self._of_cells(self.main_metric)
         return list({question.key: question for question in claimed}.values())
 
 
 def _why_settled(label: str, chances: Mapping[Question, float]) -> str:
-    open_ones = [chance for question, chance in chances.items() if label in question.cells and chance >= 0]
+    open_ones = [chance for question, chance in chances.items() if label in question.labels and chance >= 0]
     if not open_ones:
         return "decided"
     if max(open_ones) == 0:

@@ -18,18 +18,17 @@ import numpy as np
 from nlgraft.analysis.data.ledger import Look, NoisePrior, Plan
 from nlgraft.analysis.data.trials import Array
 from nlgraft.analysis.estimates.looks import look_levels
-from nlgraft.analysis.estimates.noise_prior import StudyVariance, applicable, moderated
+from nlgraft.analysis.estimates.noise_prior import Estimate, StudyVariance, applicable, moderated
 from nlgraft.analysis.estimates.power import smallest_detectable
 from nlgraft.analysis.estimates.question import SIGNS
 from nlgraft.analysis.estimates.resampling import open_as_one
-from nlgraft.analysis.policy.compared import ComparedResults
+from nlgraft.analysis.policy.recorded import RecordedResults
 from nlgraft.analysis.policy.rules import FIRST, corrected, p_of_looks
 from nlgraft.study.data.claim import claims_of
 
 RANDOM_SEED = 20261122
 _EFFECTS = (0.5, 1.0, 1.5, 2.0)
 """Sizes of the simulated effect, in units of the detectable one."""
-_FEW = 2
 _LEAST = 1e-9
 _Z = 1.96
 
@@ -43,11 +42,9 @@ class Design:
         looks: Numbers of seeds at which results are tested.
         num_seeds: Seeds of the study.
         alpha: Level.
-        is_corrected: True with Holm's correction.
         seed_variance: Variance between the seeds' differences of two cells.
         segment_variance: Variance of the difference of two cells from the choice of segments.
         is_assumed: True if the variances are assumed.
-        has_margin: True if the study declares a difference too small to matter, which is not simulated.
         prior: Noise of earlier studies.
     """
 
@@ -55,11 +52,9 @@ class Design:
     looks: tuple[int, ...]
     num_seeds: int
     alpha: float
-    is_corrected: bool
     seed_variance: float
     segment_variance: float
     is_assumed: bool
-    has_margin: bool = False
     prior: NoisePrior | None = None
 
     @property
@@ -89,7 +84,6 @@ class Validity:
         design: The design.
         num_simulations: Number of simulated studies.
         familywise: Share of studies without any effect in which some comparison is significant.
-        single: Share of all comparisons, in studies without any effect, that are significant.
         coverage: Share of intervals that contain the true difference.
         power: Share of studies that find an effect of one cell of the first comparison, by its size.
         detectable: The size that is meant to be found in four of five studies.
@@ -99,21 +93,10 @@ class Validity:
     design: Design
     num_simulations: int
     familywise: float
-    single: float
     coverage: float
     power: dict[float, float]
     detectable: float
     mean_seeds: float
-
-    @property
-    def notes(self) -> list[str]:
-        """What the simulation leaves out."""
-        if not self.design.has_margin:
-            return []
-        return [
-            "the margin is not simulated: with it a difference is found a little less often, and how often "
-            "cells are called equal is not estimated"
-        ]
 
     def error_of(self, share: float) -> float:
         """Half of the 95 % interval of Agresti and Coull (1998), which is not zero for shares of 0 and 1."""
@@ -124,19 +107,11 @@ class Validity:
     def to_json(self) -> dict[str, Any]:
         """Return the rates as JSON values, each with the error of the simulation."""
         design = self.design
-        rates = {
-            "familywise_error": self.familywise,
-            "single_error": self.single,
-            "coverage": self.coverage,
-        }
+        rates = {"familywise_error": self.familywise, "coverage": self.coverage}
+        named = ("looks", "alpha", "seed_variance", "segment_variance", "is_assumed")
         return {
             "comparisons": len(design.weights),
-            "is_corrected": design.is_corrected,
-            "looks": list(design.looks),
-            "alpha": design.alpha,
-            "seed_variance": design.seed_variance,
-            "segment_variance": design.segment_variance,
-            "is_assumed": design.is_assumed,
+            **{name: getattr(design, name) for name in named},
             "prior": None if design.prior is None else asdict(design.prior),
             "simulations": self.num_simulations,
             **rates,
@@ -147,25 +122,21 @@ class Validity:
             ],
             "detectable": self.detectable,
             "mean_seeds": self.mean_seeds,
-            "notes": self.notes,
         }
 
 
-def design_of(result: ComparedResults) -> Design:
+def design_of(result: RecordedResults) -> Design:
     """Read the design of a study and, where two seeds have finished, its variances on the main metric."""
     study = result.study
     metric = result.main_metric
-    comparisons = [result.compare(cell.cell, metric=metric) for cell in result.cells[1:] if result.metrics]
-    base, *arms = [cell.cell.label for cell in result.cells]
+    comparisons = result.against_baseline() if result.metrics else []
+    base, *arms = [cell.label for cell in result.cells]
     on_test = "test/" + metric.removeprefix("dev/")  # where it will be judged, also before it ran
     judged = on_test if on_test in result.system.metrics else metric
     priors = {result.prior_of(judged, (arm, base)) for arm in arms}
     prior = priors.pop() if len(priors) == 1 else None
-    variances = [
-        (comparison.seed_variance, comparison.segment_variance)
-        for comparison in comparisons
-        if comparison.seed_variance is not None
-    ]
+    estimates = [comparison.estimate for comparison in comparisons if comparison.estimate is not None]
+    variances = [(estimate.variance, estimate.segment_variance) for estimate in estimates]
     assumed = (1.0 if prior is None else prior.variance, 0.0)
     seed_variance, segment_variance = np.mean(variances, axis=0) if variances else assumed
     return Design(
@@ -173,28 +144,24 @@ def design_of(result: ComparedResults) -> Design:
         looks=study.looks,
         num_seeds=len(study.seeds),
         alpha=study.analysis.alpha,
-        is_corrected=result.is_corrected,
         seed_variance=float(seed_variance),
         segment_variance=float(segment_variance),
         is_assumed=not variances and prior is None,
-        has_margin=bool(study.analysis.margin),
         prior=prior,
     )
 
 
-def _weights(result: ComparedResults) -> Array:
+def _weights(result: RecordedResults) -> Array:
     """Weights of the cells in the comparisons of the main family, each once."""
-    base, *arms = [cell.cell.label for cell in result.cells]
+    base, *arms = [cell.label for cell in result.cells]
     pairs = [(arm, base) for arm in arms] if result.study.analysis.family == "all_cells" else []
     # A simulated cell has one metric, so claims between two (worse_metric) cannot be asked of it.
     claimed = [
-        tuple(result.cell(text).cell.label for text in claim.cells)
+        tuple(result.cell(text).label for text in claim.cells)
         for claim in claims_of(result.study)
         if claim.worse_metric is None
     ]
-    comparisons = {
-        frozenset(labels) if len(labels) == _FEW else labels: labels for labels in [*pairs, *claimed]
-    }
+    comparisons = {frozenset(labels) if len(labels) == 2 else labels: labels for labels in [*pairs, *claimed]}
     weights = np.zeros((len(comparisons), len(result.cells)))
     places = {label: place for place, label in enumerate([base, *arms])}
     for row, labels in zip(weights, comparisons.values(), strict=True):
@@ -214,7 +181,7 @@ def estimate_validity(design: Design, num_simulations: int) -> Validity:
         ValueError: The design has no comparison, fewer than two seeds, or scores that do not vary.
     """
     num_comparisons = len(design.weights)
-    if not num_comparisons or design.num_seeds < _FEW:
+    if not num_comparisons or design.num_seeds < 2:
         raise ValueError("nothing to simulate: give at least two cells and two seeds")
     if design.seed_variance + design.segment_variance == 0:
         raise ValueError("nothing to simulate: the scores of the main metric do not vary")
@@ -237,7 +204,6 @@ def estimate_validity(design: Design, num_simulations: int) -> Validity:
         design=design,
         num_simulations=num_simulations,
         familywise=float(are_decided.any(axis=1).mean()),
-        single=float(are_decided.mean()),
         coverage=float(are_covered.mean()),
         power=dict(zip(effects, map(float, finds.mean(axis=0)), strict=True)),
         detectable=detectable,
@@ -251,8 +217,8 @@ def _detectable(design: Design) -> float:
     prior_df = design.prior.df if design.prior else 0.0
     levels = dict(zip(design.looks, look_levels(design.looks, level, prior_df), strict=True))
     last = design.run_looks[-1]
-    noise = (design.seed_variance, design.segment_variance, last)
-    return smallest_detectable(*noise, prior_df + last - 1, levels[last])
+    noise = Estimate(0.0, last, design.seed_variance, prior_df + last - 1, design.segment_variance)
+    return smallest_detectable(noise, levels[last])
 
 
 def _looks_at(design: Design, scores: Array) -> Iterator[tuple[int, Array, Array]]:

@@ -1,49 +1,197 @@
-"""Figures of results: for a report's page, a paper or a notebook."""
+"""Figures of results: for a report's page, a paper or a notebook.
+
+Matplotlib draws with the light colours of the page's style sheet. In the SVG of a page, CSS variables replace
+them, so that one figure serves its light and its dark theme. Drawing goes through `Figure` objects only and
+needs no display.
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from operator import attrgetter
+import html
+import io
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
 from textwrap import fill
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from nlgraft.analysis.data.trials import Array, CellResult
-from nlgraft.analysis.estimates.expected_best import ExpectedBest, expected_best
-from nlgraft.analysis.estimates.searched_settings import SearchedSetting
-from nlgraft.analysis.policy.compared import ComparedResults
-from nlgraft.analysis.rendering.drawing import (
-    NOTEBOOK,
-    NUM_SERIES,
-    PAGE,
-    Drawing,
-    Drawings,
-    Style,
-    colors,
-    series_color,
-)
+from nlgraft.analysis.estimates.expected_best import expected_best
+from nlgraft.analysis.policy.recorded import RecordedResults
 from nlgraft.basics.errors import NlgraftError, nearest
 from nlgraft.study.data.design import axes_of, level_text
-from nlgraft.study.data.space import Domain
+
+NUM_SERIES = 8
+
+
+@cache
+def colors() -> dict[str, str]:
+    """Light colours of a report's page by the names of its CSS variables; no two are alike."""
+    css = files("nlgraft.analysis.rendering").joinpath("templates/style.css").read_text("utf-8")
+    return dict(re.findall(r"--([\w-]+): (#\w{6});", css[: css.index("@media")]))
+
+
+def series_color(index: int) -> str:
+    """Return the colour of a cell by its place in the result."""
+    return colors()[f"series-{index % NUM_SERIES}"]
+
+
+@dataclass(frozen=True)
+class Style:
+    """Sizes of figures.
+
+    Attributes:
+        width: Of a figure that stands alone, in inches.
+        row_height: Of a row of such a figure, in inches.
+        panel: Width and height of a figure that stands beside others, in inches.
+        font_size: In points.
+        has_legend: True where nothing around a figure says which colour is which cell.
+    """
+
+    width: float = 5.0
+    row_height: float = 0.24
+    panel: tuple[float, float] = (4.8, 2.8)
+    font_size: float = 9
+    has_legend: bool = False
+
+    @property
+    def settings(self) -> dict[Any, Any]:
+        """Settings of Matplotlib."""
+        ink, soft, rule = (colors()[name] for name in ("ink", "soft", "rule"))
+        return {
+            "text.parse_math": False,
+            "svg.fonttype": "path" if self.has_legend else "none",
+            "pdf.fonttype": 42,  # publishers refuse Type 3
+            "font.size": self.font_size,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.edgecolor": rule,
+            "axes.labelcolor": soft,
+            "axes.titlecolor": ink,
+            "axes.grid": True,
+            "grid.color": rule,
+            "grid.linewidth": 0.6,
+            "text.color": ink,
+            "xtick.color": soft,
+            "ytick.color": soft,
+        }
+
+    @contextmanager
+    def canvas(self, size: tuple[float, float]) -> Iterator[tuple[Figure, Axes]]:
+        """Begin a figure of that width and height in inches, to be drawn on inside the context."""
+        with mpl.rc_context(self.settings):
+            figure = Figure(figsize=size, layout="constrained")
+            yield figure, figure.add_subplot()
+
+    def add_legend(self, figure: Figure) -> None:
+        """Name the cells of a figure, each once, unless its surroundings do."""
+        if not self.has_legend:
+            return
+        handles, labels = figure.axes[0].get_legend_handles_labels()
+        named = dict(zip(labels, handles, strict=True))
+        figure.legend([*named.values()], [*named], loc="outside lower center", ncols=2, frameon=False)
+
+
+PAGE = Style()
+NOTEBOOK = Style(has_legend=True)
+PAPER = Style(width=3.05, row_height=0.18, panel=(3.05, 2.3), font_size=7, has_legend=True)
+"""A column of a paper with two."""
+
+
+@dataclass(frozen=True, eq=False)
+class Drawing:
+    """A figure.
+
+    Attributes:
+        title: What it shows, in words.
+        figure: The figure, which may be changed before it is written.
+        style: How it was drawn.
+        caption: What stands above or below it; empty where its title does.
+    """
+
+    title: str
+    figure: Figure = field(repr=False)
+    style: Style = field(repr=False)
+    caption: str = ""
+
+    def save(self, path: Path) -> None:
+        """Write the figure in the format of the path's suffix; no date is in it."""
+        dates = {".pdf": ("CreationDate", "Creator", "Producer"), ".svg": ("Date", "Creator")}
+        metadata = dict.fromkeys(dates.get(path.suffix, ()))
+        with self._settings():
+            self.figure.savefig(path, transparent=path.suffix != ".png", metadata=metadata or None)
+
+    def inline(self, owner: str = "fig") -> str:
+        """Write the figure as SVG for a page, whose variables give the colours.
+
+        Args:
+            owner: What no other figure of this title on the page has, as the beginning of ids.
+        """
+        text = self.svg()
+        prefix = f"{owner}-" + re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
+        # Several figures share one page, so their ids must differ.
+        text = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', text)
+        text = re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}-\1)", text)
+        text = re.sub(r'xlink:href="#([^"]+)"', rf'href="#{prefix}-\1"', text)
+        for name, color in colors().items():
+            text = text.replace(color, f"var(--{name})")
+        # The page's own font; Matplotlib's is on no reader's machine.
+        text = re.sub(r"font: ([\d.]+)px [^;\"]+", r"font: \1px var(--sans)", text)
+        label = html.escape(self.title)
+        opening = rf'<svg xmlns="http://www.w3.org/2000/svg" viewBox="\1" role="img" aria-label="{label}">'
+        return re.sub(r"<svg [^>]*?viewBox=\"([^\"]+)\"[^>]*>", opening, text, count=1)
+
+    def svg(self) -> str:
+        """Write the figure as SVG that stands alone; on white, since a notebook may be dark."""
+        buffer = io.StringIO()
+        with self._settings():
+            metadata = {"Date": None, "Creator": None}
+            self.figure.savefig(
+                buffer, format="svg", transparent=not self.style.has_legend, metadata=metadata
+            )
+        text = buffer.getvalue()
+        return re.sub(r"<metadata>.*?</metadata>\s*", "", text[text.index("<svg") :], flags=re.DOTALL)
+
+    @contextmanager
+    def _settings(self) -> Iterator[None]:
+        """Enter the settings it was drawn with; its title makes the ids, which are else random."""
+        with warnings.catch_warnings(), mpl.rc_context({**self.style.settings, "svg.hashsalt": self.title}):
+            # The page's fonts set the text; Matplotlib's own only measure it.
+            warnings.filterwarnings("ignore", message="Glyph .* missing")
+            yield
+
+
+class Drawings(tuple[Drawing, ...]):
+    """Figures, which a notebook shows one below the other."""
+
+    def __repr__(self) -> str:
+        return "\n".join(["Figures:", *(f"  {drawing.title}" for drawing in self)])
+
+    def _repr_html_(self) -> str:
+        """Show the figures in a notebook."""
+        return "\n".join(drawing.svg() for drawing in self) or "<p>Nothing to draw yet.</p>"
+
 
 _MAX_PANELS = 6
 _MAX_POINTS = 200
 _DASHES = ("-", "--", ":", "-.")
 _NOT_DRAWN = ("/lr", "_per_s", "_s", "_efficiency", "_norm")
 """Ends of the names of curves that say how a training ran, not what it learned."""
-_BAR = 0.8
 _LINE_WIDTH = 60
 """Characters of a line across a figure that stands alone."""
-_NAME_WIDTH = 18
-"""Characters of a choice on an axis; longer names leave no room for the panel."""
-_MARKS = "osD^v"
-"""One for each round of the colours."""
 
-Draw = Callable[[ComparedResults, Style], list[Drawing]]
+Draw = Callable[[RecordedResults, Style], list[Drawing]]
 
 
 @dataclass(frozen=True)
@@ -67,7 +215,7 @@ class Band:
     num_seeds: int
 
 
-def plot(result: ComparedResults, kind: str) -> Drawings:
+def plot(result: RecordedResults, kind: str) -> Drawings:
     """Draw the figures of one kind for a notebook; none where the result has nothing to draw.
 
     Raises:
@@ -78,13 +226,13 @@ def plot(result: ComparedResults, kind: str) -> Drawings:
     return Drawings(KINDS[kind](result, NOTEBOOK))
 
 
-def forest_plot(result: ComparedResults, style: Style = PAGE) -> list[Drawing]:
+def forest_plot(result: RecordedResults, style: Style = PAGE) -> list[Drawing]:
     """Draw every cell's difference from the baseline on the main metric with its interval.
 
     The name of a cell stands above its interval: beside it, a narrow screen would have room for one of them.
     """
     main = result.main_metric
-    compared = [result.compare(cell.cell) for cell in result.cells[1:]] if main in result.metrics else []
+    compared = result.against_baseline() if main in result.metrics else []
     rows = {
         fill(comparison.a, _LINE_WIDTH, break_long_words=False): comparison
         for comparison in compared
@@ -96,7 +244,7 @@ def forest_plot(result: ComparedResults, style: Style = PAGE) -> list[Drawing]:
     num_lines = 2 + max(name.count("\n") for name in rows)
     with style.canvas((style.width, 0.8 + style.row_height * num_lines * len(rows))) as (figure, axes):
         for row, (name, comparison) in enumerate(rows.items()):
-            color = colors()[result.standing(comparison)]
+            color = colors()[comparison.standing or "open"]
             middle = comparison.difference
             line = ":" if comparison.scope == "segments" else "-"
             # Without an interval the point stands alone.
@@ -106,7 +254,7 @@ def forest_plot(result: ComparedResults, style: Style = PAGE) -> list[Drawing]:
             axes.text(0, row - 0.45 / num_lines, name, transform=axes.get_yaxis_transform(), va="bottom")
         axes.axvline(0, color=soft, linewidth=1)
         unit = result.system.metrics[main].unit
-        label = [f"{main} minus that of {result.baseline.cell.label} ({unit})"]
+        label = [f"{main} minus that of {result.baseline.label} ({unit})"]
         if (margin := result.margin(main)) is not None:
             axes.axvspan(-margin, margin, color=equal, alpha=0.15, linewidth=0)
             label.append(f"band: margin of {margin:g}")
@@ -118,7 +266,7 @@ def forest_plot(result: ComparedResults, style: Style = PAGE) -> list[Drawing]:
         return [Drawing(f"Differences from the baseline on {main}", figure, style)]
 
 
-def gain_curves(result: ComparedResults, style: Style = PAGE) -> list[Drawing]:
+def gain_curves(result: RecordedResults, style: Style = PAGE) -> list[Drawing]:
     """Draw the gains on the main metric over the levels of ``analysis.gains_over``, intervals as bands."""
     over, main = result.study.analysis.gains_over, result.main_metric
     if over is None or main not in result.metrics:
@@ -139,7 +287,7 @@ def gain_curves(result: ComparedResults, style: Style = PAGE) -> list[Drawing]:
     return [_draw_bands(series, bands, over, title, style, levels=levels)] if bands else []
 
 
-def learning_curves(result: ComparedResults, style: Style = PAGE) -> list[Drawing]:
+def learning_curves(result: RecordedResults, style: Style = PAGE) -> list[Drawing]:
     """Draw the learning curves of all cells, at most six, dev curves of the last stage first."""
     records = [trial.record for cell in result.cells for trial in cell.trials if trial.record is not None]
     names = {name for record in records for name in record.curves if not f"/{name}".endswith(_NOT_DRAWN)}
@@ -154,7 +302,7 @@ def learning_curves(result: ComparedResults, style: Style = PAGE) -> list[Drawin
     return drawings
 
 
-def _unlike_units(result: ComparedResults, curve: str) -> str:
+def _unlike_units(result: RecordedResults, curve: str) -> str:
     """Mark the curves of a mean over tokens, of train as of dev, where the cells' tokens differ."""
     metric = result.system.metrics.get(f"dev/{curve.rpartition('/')[2]}") if curve.count("/") == 1 else None
     means = [cell.mean(metric.counted_by) for cell in result.cells] if metric and metric.counted_by else []
@@ -163,26 +311,17 @@ def _unlike_units(result: ComparedResults, curve: str) -> str:
     return ": tokens of different vocabularies, curves of cells cannot be compared"
 
 
-def expected_best_curves(result: ComparedResults, style: Style = PAGE) -> list[Drawing]:
-    """Draw the expected best of a search by trials, steps and worker seconds."""
+def expected_best_curves(result: RecordedResults, style: Style = PAGE) -> list[Drawing]:
+    """Draw the expected best of a search by trials; a table has what a trial costs."""
     curves = [curve for cell in result.cells if (curve := expected_best(result, cell)) is not None]
-    costs: dict[str, Callable[[ExpectedBest], float | None]] = {
-        "search trials": lambda _: 1.0,
-        "training steps": attrgetter("steps_per_trial"),
-        "worker seconds": attrgetter("worker_s_per_trial"),
-    }
-    drawings = []
-    for unit, cost_of in costs.items():
-        bands = [
-            Band((curve.label,), cost * np.arange(1, num + 1), curve.mean, curve.low, curve.high, num)
-            for curve in curves
-            if (num := len(curve.mean)) and (cost := cost_of(curve)) is not None
-        ]
-        if bands:
-            caption = f"{result.study.objective.metric} by {unit}"
-            title = f"Expected best {caption}"
-            drawings.append(_draw_bands(_labels(result), bands, unit, title, style, caption))
-    return drawings
+    bands = [
+        Band((curve.label,), np.arange(1.0, num + 1), curve.mean, curve.low, curve.high, num)
+        for curve in curves
+        if (num := len(curve.mean))
+    ]
+    caption = f"{result.study.objective.metric} by search trials"
+    title = f"Expected best {caption}"
+    return [_draw_bands(_labels(result), bands, "search trials", title, style, caption)] if bands else []
 
 
 def make_band(cell: CellResult, name: str) -> Band | None:
@@ -194,7 +333,7 @@ def make_band(cell: CellResult, name: str) -> Band | None:
     steps = steps[np.unique(np.linspace(0, len(steps) - 1, _MAX_POINTS).round().astype(int))]
     values = [np.array([curve[step] for curve in curves if step in curve]) for step in steps]
     ends = (np.array([reduce(at_step) for at_step in values]) for reduce in (np.mean, np.min, np.max))
-    return Band((cell.cell.label,), steps, *ends, len(curves))
+    return Band((cell.label,), steps, *ends, len(curves))
 
 
 def share(bands: Sequence[Band]) -> list[Band]:
@@ -208,8 +347,8 @@ def share(bands: Sequence[Band]) -> list[Band]:
     return list(joined.values())
 
 
-def _labels(result: ComparedResults) -> list[str]:
-    return [cell.cell.label for cell in result.cells]
+def _labels(result: RecordedResults) -> list[str]:
+    return [cell.label for cell in result.cells]
 
 
 def _draw_bands(
@@ -259,111 +398,11 @@ def _draw_bands(
         return Drawing(title, figure, style, caption)
 
 
-def setting_plots(result: ComparedResults, style: Style = PAGE) -> list[Drawing]:
-    """Draw importances, and the objective by value of each setting.
-
-    Settings are drawn in the order of their largest importance in any cell, at most six.
-    """
-    search = result.study.search
-    if search is None or not result.searched_settings:
-        return []
-    labels = _labels(result)
-    by_path = {
-        path: {
-            labels.index(cell.label): setting
-            for cell in result.searched_settings
-            for setting in cell.settings
-            if setting.path == path
-        }
-        for path in search.space
-    }
-    paths = sorted(
-        filter(by_path.get, by_path),
-        key=lambda path: -max(setting.share or 0.0 for setting in by_path[path].values()),
-    )
-    return _bars(result, by_path, style) + [
-        _points(result, path, by_path[path], search.space[path], style) for path in paths[:_MAX_PANELS]
-    ]
-
-
-def _bars(
-    result: ComparedResults, by_path: Mapping[str, Mapping[int, SearchedSetting]], style: Style
-) -> list[Drawing]:
-    """Draw the importances, one group of bars per setting."""
-    if all(setting.share is None for by_cell in by_path.values() for setting in by_cell.values()):
-        return []
-    height = _BAR / len(result.cells)
-    width, least = style.panel
-    with style.canvas((width, max(least, 0.3 * len(by_path) + 1))) as (figure, axes):
-        for row, by_cell in enumerate(by_path.values()):
-            for index, setting in by_cell.items():
-                at = row + (index - (len(result.cells) - 1) / 2) * height
-                label = result.cells[index].cell.label
-                axes.barh(at, setting.share or 0.0, height * 0.9, color=series_color(index), label=label)
-                if setting.by_chance is not None:
-                    low, high = at - height * 0.45, at + height * 0.45
-                    axes.vlines(setting.by_chance, low, high, color=colors()["soft"], linewidth=1.6)
-        axes.set_yticks(range(len(by_path)), list(by_path))
-        axes.set_ylim(len(by_path) - 0.5, -0.5)
-        axes.grid(visible=False, axis="y")
-        axes.set_xlabel("share of the importances")
-        style.add_legend(figure)
-        caption = "Importance, a description (line: exceeded by one of twenty shuffles)"
-        return [Drawing("Importances of the searched settings", figure, style, caption)]
-
-
-def _points(
-    result: ComparedResults, path: str, by_cell: Mapping[int, SearchedSetting], domain: Domain, style: Style
-) -> Drawing:
-    """Draw the objective of every finished trial against its value of a setting, coloured by cell."""
-    with style.canvas(style.panel) as (figure, axes):
-        for index, setting in by_cell.items():
-            values, objectives = zip(*setting.points, strict=True)
-            places = _places(domain, values, index, len(result.cells))
-            drawn: dict[str, Any] = {"color": series_color(index), "markersize": 5, "alpha": 0.7}
-            mark = _MARKS[index // NUM_SERIES % len(_MARKS)]
-            axes.plot(places, objectives, mark, label=result.cells[index].cell.label, **drawn)
-        if domain.type == "categorical":
-            axes.set_xticks(range(len(domain.choices)), short_names(domain.choices))
-        elif domain.log:
-            axes.set_xscale("log")
-            ticks = np.geomspace(domain.low, domain.high, 4)
-            axes.set_xticks(ticks, [f"{tick:.1g}" for tick in ticks])
-            axes.minorticks_off()
-        axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
-        axes.set_xlabel(path)
-        style.add_legend(figure)
-        return Drawing(f"{result.study.objective.metric} by {path}", figure, style)
-
-
-def _places(domain: Domain, values: Sequence[Any], index: int, num_cells: int) -> list[float]:
-    """Place values along the axis; choices beside each other by cell, so that points do not hide others."""
-    if domain.type != "categorical":
-        return list(map(float, values))
-    names = [json.dumps(choice) for choice in domain.choices]
-    shift = (index - (num_cells - 1) / 2) * _BAR / max(num_cells, 2) / 2
-    return [names.index(json.dumps(value)) + shift for value in values]
-
-
-def short_names(choices: Sequence[Any]) -> list[str]:
-    """Name choices briefly enough for an axis; of mappings only what tells them apart is named."""
-    mappings = [choice for choice in choices if isinstance(choice, Mapping)]
-    names = []
-    for choice in choices:
-        name = choice if isinstance(choice, str) else json.dumps(choice)
-        if isinstance(choice, Mapping):
-            keys = [key for key in choice if any(other.get(key) != choice[key] for other in mappings)]
-            name = ", ".join(f"{key} {choice[key]}" for key in keys) or name
-        names.append(name if len(name) <= _NAME_WIDTH else f"{name[: _NAME_WIDTH - 1]}…")
-    return names
-
-
 KINDS: dict[str, Draw] = {
     "forest": forest_plot,
     "gains": gain_curves,
     "curves": learning_curves,
     "budget": expected_best_curves,
-    "importance": setting_plots,
 }
 WIDE = ("forest", "gains")
 """Kinds of which there is at most one figure, which stands alone."""

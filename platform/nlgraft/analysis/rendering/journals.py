@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import ChainMap, Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from itertools import chain
 from typing import Any
@@ -11,9 +11,9 @@ from typing import Any
 from nlgraft.analysis.data.ledger import Entry, LedgerQuestion
 from nlgraft.analysis.data.registration import Registration
 from nlgraft.analysis.data.stream import BASELINE, Proposal, Stream
-from nlgraft.analysis.policy.answer import first_gain, gain_again
+from nlgraft.analysis.policy.proposals import gain_of
 from nlgraft.analysis.policy.recorded import Analysis, RecordedResults
-from nlgraft.analysis.policy.registered import claim_text
+from nlgraft.analysis.policy.registered import document_of
 from nlgraft.analysis.rendering.typesetting import (
     NOTHING,
     Row,
@@ -57,25 +57,19 @@ def _registered(entry: Entry) -> str:
 
 def registered_table(registration: Registration) -> Table:
     """Tabulate what a registration freezes; settings and text in full are in its JSON."""
-    content = registration.content
-    base, *others = content.cells
+    content, base = registration.content, registration.content.cells[0]
     # Settings in which cells differ are those of the factors, and known by the labels.
     shared = {path: value for path, value in base.settings.items() if path.startswith("data.")}
-    rows = [
-        ["date", registration.time],
-        ["digest (SHA-256)", registration.digest],
-        ["seen before", _before(registration)],
-        ["system", content.system],
-        ["baseline", ", ".join(f"{name}={level}" for name, level in base.levels.items()) or base.label],
-        ["cells", _listed([cell.label for cell in others])],
-        ["seeds", ", ".join(map(str, content.seeds))],
-        *([path, _value(value)] for path, value in content.settings.items()),
-        *(["claim", _claim(claim)] for claim in content.claims),
-        *([f"metric {name}", meaning] for name, meaning in content.metrics.items()),
-        *([path, _value(value)] for path, value in shared.items()),
-        ["settings", f"{len(base.settings) - len(shared)} of each cell, see --json"],
-    ]
-    return make_table(({registration.variant: name, "registered": text} for name, text in rows), num_text=2)
+    rows: dict[str, Any] = {
+        "date": registration.time,
+        "digest (SHA-256)": registration.digest,
+        "seen before": _before(registration),
+        **document_of(content, [base.label], content.metrics),
+        **shared,
+        "settings": f"{len(base.settings) - len(shared)} of each cell, see --json",
+    }
+    texts = ({registration.variant: name, "registered": _value(value)} for name, value in rows.items())
+    return make_table(texts, num_text=2)
 
 
 def _before(registration: Registration) -> str:
@@ -85,17 +79,12 @@ def _before(registration: Registration) -> str:
     return f"{seen} of its test segments; {registration.num_finished} of {replicates} finished"
 
 
-def _claim(claim: dict[str, Any]) -> str:
-    further = [f"{name} {_value(claim[name])}" for name in ("figures", "margin", "source") if name in claim]
-    return ", ".join([claim_text(claim), *further])
-
-
 def _value(value: Any) -> str:
-    return _listed(value) if isinstance(value, list) else str(value)
-
-
-def _listed(values: Sequence[Any]) -> str:
-    return "; ".join(map(str, values)) or NOTHING
+    """Write a value; of a claim what its name does not say, of a cell nothing."""
+    if isinstance(value, Mapping):
+        shown = (name for name in ("figures", "margin", "source") if name in value)
+        return ", ".join(f"{name} {_value(value[name])}" for name in shown) or NOTHING
+    return "; ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def ledger_sentences(result: RecordedResults) -> str:
@@ -180,8 +169,8 @@ def stream_table(stream: Stream) -> Table:
     """Tabulate the proposals of a stream, with what they cost and gained."""
     metric = next((proposal.entered.metric for proposal in stream.proposals.values()), "")
     note = (
-        f"{count(len(stream.proposals), 'proposal')} on {metric}, {stream.num_kept} kept, "
-        f"levels so far add up to {stream.spent:.3g}. Gains again are those of fresh seeds, with 95 % "
+        f"{count(len(stream.proposals), 'proposal')} on {metric}, {stream.num_kept} kept. "
+        "Gains again are those of fresh seeds, with 95 % "
         "intervals; the first gain of what was kept flatters it."
     )
     rows = [_proposal_row(stream, number, proposal) for number, proposal in stream.proposals.items()]
@@ -194,15 +183,8 @@ def streams_document(streams: Mapping[str, Stream]) -> list[dict[str, Any]]:
         {
             "stream": key,
             "kept": stream.num_kept,
-            "levels": stream.spent,
             "proposals": [
-                {
-                    "number": number,
-                    **{
-                        name: step and asdict(step) for name, step in vars(proposal).items() if name != "lost"
-                    },
-                }
-                for number, proposal in stream.proposals.items()
+                {"number": number, **asdict(proposal)} for number, proposal in stream.proposals.items()
             ],
         }
         for key, stream in streams.items()
@@ -213,8 +195,7 @@ def _proposal_row(stream: Stream, at: int, proposal: Proposal) -> Row:
     entered, decided = proposal.entered, proposal.decided
     before = stream.proposals.get(entered.against)
     texts_before = [] if before is None else before.entered.texts
-    again = gain_again(proposal.measured, _ALPHA)
-    gain = first_gain(proposal)
+    again, gain = gain_of(proposal.measured, _ALPHA), gain_of(decided)
     measured = NOTHING
     if again is not None:
         ends = interval(again.interval, _DECIMALS)
@@ -226,8 +207,8 @@ def _proposal_row(stream: Stream, at: int, proposal: Proposal) -> Row:
         "change": " ".join(text for text in entered.texts if text not in texts_before),
         "against": "baseline" if entered.against == BASELINE else str(entered.against),
         "decision": "open" if decided is None else str(decided.decision),
-        "seeds": str(len(gain.seeds)) if decided is not None else NOTHING,
+        "seeds": str(len(gain.seeds)) if gain else NOTHING,
         "level": f"{entered.level:.2g}",
-        "gain": number(gain.mean, _DECIMALS, is_signed=True),
+        "gain": number(gain and gain.mean, _DECIMALS, is_signed=True),
         "gain again": measured,
     }

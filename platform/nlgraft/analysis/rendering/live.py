@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nlgraft.analysis.policy.compared import ComparedResults
-from nlgraft.analysis.rendering.drawing import NUM_SERIES, PAGE, Drawing, Style, series_color
+from nlgraft.analysis.policy.recorded import RecordedResults
+from nlgraft.analysis.rendering.figures import NUM_SERIES, PAGE, Drawing, Style, series_color
 from nlgraft.analysis.rendering.report import template
 from nlgraft.basics.wording import duration, hours_of_budget
 from nlgraft.pipeline.trial import is_dev_curve
@@ -16,7 +16,7 @@ from nlgraft.pipeline.trial import is_dev_curve
 _MAX_PANELS = 4
 
 
-def live_page(status: Mapping[str, Any], result: ComparedResults, refresh_s: float | None) -> str:
+def live_page(status: Mapping[str, Any], result: RecordedResults, refresh_s: float | None) -> str:
     """Render one HTML page that a browser loads again by itself.
 
     Args:
@@ -48,7 +48,7 @@ def live_page(status: Mapping[str, Any], result: ComparedResults, refresh_s: flo
     )
 
 
-def _dev_curves(status: Mapping[str, Any], result: ComparedResults, style: Style) -> Iterator[Drawing]:
+def _dev_curves(status: Mapping[str, Any], result: RecordedResults, style: Style) -> Iterator[Drawing]:
     """Draw one line for each trial, of those that run as far as they are."""
     by_name: dict[str, list[tuple[int, list[list[float]]]]] = {}
     trials = [

@@ -9,7 +9,6 @@ from nlgraft.analysis.data.ledger import NoisePrior
 from nlgraft.analysis.estimates.comparison import Comparison
 from nlgraft.analysis.estimates.looks import look_levels
 from nlgraft.analysis.estimates.trivial import NEAR
-from nlgraft.analysis.policy.compared import ComparedResults
 from nlgraft.analysis.policy.recorded import RecordedResults
 from nlgraft.analysis.policy.rules import FIRST
 from nlgraft.analysis.policy.sequential import FUTILE
@@ -48,31 +47,32 @@ _EXPECTED_BEST = (
 _EFFECTS = (
     "Effects of crossed factors are averaged over the levels of the others with equal weights. An "
     "interaction is the change due to two levels together beyond the sum of their separate changes. "
-    "p is the paired bootstrap's"
+    "p is the paired bootstrap's; Holm's correction is over all effects."
 )
 
 _LEDGER = (
     "The store's ledger holds every analysis that was shown. What the first one on these test segments "
     f"declared has {FIRST:g} of alpha, by Holm's correction over all its looks; what was declared later, "
     "about trials that nobody had seen, shares the rest; all else is exploratory and gets no verdict. "
+    "Other stores cannot be known."
 )
 
 
-def headline(result: ComparedResults) -> str:
+def headline(result: RecordedResults) -> str:
     """Summarise the comparison with the baseline and the claims in a few sentences.
 
     Cells that the study's family leaves out are not counted: nothing was to be decided about them.
     """
     main = result.main_metric
-    compared = [result.compare(cell.cell, metric=main) for cell in result.cells[1:]]
+    compared = result.against_baseline()
     measured = [comparison for comparison in compared if comparison.difference is not None]
     if not measured:
         return f"No cell can be compared with the baseline on {main} yet."
     # In the order in which a reader wants them: what is decided comes first.
     by_kind: dict[str, list[str]] = {kind: [] for kind in _STANDINGS}
     for comparison in measured:
-        if comparison.p is None or comparison.family[0] or not result.is_corrected:
-            kind = "exploratory" if comparison.basis == "exploratory" else result.standing(comparison)
+        if comparison.p is None or comparison.family[0]:
+            kind = "exploratory" if comparison.basis == "exploratory" else comparison.standing or "open"
             by_kind[kind].append(comparison.a)
     parts = [
         f"{count(len(labels), 'cell')} {_standing(result, kind)} ({_named(labels)})"
@@ -94,7 +94,7 @@ def _named(labels: Sequence[str]) -> str:
     return "; ".join([*labels[:_NUM_NAMED], *([f"and {more} more"] if more > 0 else [])])
 
 
-def _standing(result: ComparedResults, kind: str) -> str:
+def _standing(result: RecordedResults, kind: str) -> str:
     margin = result.margin(result.main_metric)
     amount = "" if margin is None else f"{margin:g} {result.system.metrics[result.main_metric].unit}"
     if kind == "open" and amount:
@@ -102,11 +102,11 @@ def _standing(result: ComparedResults, kind: str) -> str:
     return f"{_STANDINGS[kind]} of {amount}" if kind == "equal" and amount else _STANDINGS[kind]
 
 
-def _unlearned(result: ComparedResults) -> str:
+def _unlearned(result: RecordedResults) -> str:
     """Name the cells that have learned no more than a trivial output shows, or say that none has."""
     trivial, main = result.trivial, result.main_metric
     scored = [cell for cell in result.cells if cell.measured(main)]
-    blind = [cell.cell.label for cell in scored if result.unlearned(cell)]
+    blind = [cell.label for cell in scored if result.unlearned(cell)]
     if trivial is None or not blind:
         return ""
     subject = "No cell has learned" if len(blind) == len(scored) else f"Nothing learned in {'; '.join(blind)}"
@@ -117,7 +117,7 @@ def _unlearned(result: ComparedResults) -> str:
     )
 
 
-def _unstable(result: ComparedResults) -> str:
+def _unstable(result: RecordedResults) -> str:
     """Name the cells that lost seeds or whose seeds diverged."""
     parts = [
         f"{len(seeds)} of {count(cell.num_seeds, 'seed')} of {cell.label} {word}"
@@ -134,17 +134,17 @@ def _condition(comparisons: Sequence[Comparison]) -> str:
     return f", for this one pretraining ({', '.join(once)})" if once else ""
 
 
-def _claims_headline(result: ComparedResults) -> str:
+def _claims_headline(result: RecordedResults) -> str:
     verdicts = Counter(claim.verdict for claim in result.claims)
     parts = [f"{number} {verdict}" for verdict, number in verdicts.most_common()]
     return f" Claims: {', '.join(parts)}." if parts else ""
 
 
-def _effects_headline(result: ComparedResults) -> str:
+def _effects_headline(result: RecordedResults) -> str:
     effects = result.effects()
     if all(effect.comparison.difference is None for effect in effects):
         return " Effects are not known yet." if effects else ""
-    shown = [effect for effect in effects if result.standing(effect.comparison) in ("better", "worse")]
+    shown = [effect for effect in effects if effect.comparison.standing in ("better", "worse")]
     parts = []
     for title, is_interaction in {"main effects": False, "interactions": True}.items():
         labels = [effect.contrast.label for effect in shown if effect.is_interaction == is_interaction]
@@ -152,12 +152,10 @@ def _effects_headline(result: ComparedResults) -> str:
     return f" Significant {', '.join(parts)}."
 
 
-def short_note(result: ComparedResults) -> str:
+def short_note(result: RecordedResults) -> str:
     """Write headline, comparison table and claims as Markdown, short enough for MLflow's note."""
     main = result.main_metric
     parts = [headline(result), f"**{main}**", to_markdown(comparison_table(result, main))]
-    noise = dict.fromkeys(result.compare(cell.cell, metric=main).noise for cell in result.cells[1:])
-    parts += [f"{text[0].upper()}{text[1:]}." for text in noise if text]
     if (effects := effects_table(result, main)) is not None:
         parts += ["**Effects**", to_markdown(effects)]
     if result.is_constructed:
@@ -167,16 +165,16 @@ def short_note(result: ComparedResults) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def fairness(result: ComparedResults) -> str:
+def fairness(result: RecordedResults) -> str:
     """State that every cell had the same budget and examples, or name those that had less."""
     return _trials(result) + _examples(result)
 
 
-def _trials(result: ComparedResults) -> str:
+def _trials(result: RecordedResults) -> str:
     num_seeds = result.study.first_seeds
     budget = [count(num_seeds, "seed")]
     short = [
-        f"{cell.cell.label} finished {num} of {budget[0]}"
+        f"{cell.label} finished {num} of {budget[0]}"
         for cell in result.cells
         if (num := len(cell.finished)) < num_seeds
     ]
@@ -184,12 +182,12 @@ def _trials(result: ComparedResults) -> str:
         trials = result.study.search.trials
         budget.append(count(trials, "search trial"))
         short += [
-            f"{cell.cell.label} ended {num} of {budget[1]}"
+            f"{cell.label} ended {num} of {budget[1]}"
             for cell in result.cells
             if (num := len([trial for trial in cell.search if trial.record])) < trials
         ]
         short += [
-            f"{cell.cell.label} has only {cell.num_distinct} distinct of {budget[1]}, since the searched "
+            f"{cell.label} has only {cell.num_distinct} distinct of {budget[1]}, since the searched "
             "values change little or nothing there"
             for cell in result.cells
             if cell.num_distinct < len(cell.search)
@@ -200,9 +198,9 @@ def _trials(result: ComparedResults) -> str:
     return f"Every cell had the same budget{until}: {' and '.join(budget)}."
 
 
-def _examples(result: ComparedResults) -> str:
+def _examples(result: RecordedResults) -> str:
     """Count the examples that a training saw; empty for systems that do not."""
-    means = {cell.cell.label: cell.mean(EXAMPLES) for cell in result.cells}
+    means = {cell.label: cell.mean(EXAMPLES) for cell in result.cells}
     seen = {label: value for label, value in means.items() if value is not None}
     if not seen:
         return ""
@@ -218,14 +216,8 @@ def _examples(result: ComparedResults) -> str:
 def method(result: RecordedResults) -> list[str]:
     """Describe the statistics, one sentence each."""
     study, settings = result.study, result.study.analysis
-    level, correction, of_effects = "", "p is not corrected for multiple comparisons", ""
-    if result.is_corrected:
-        family = "every cell against the baseline and the claims, metric by metric"
-        family = "the claims" if settings.family == "claims" else family
-        level = " at the level that Holm's correction leaves to the open comparisons of the family"
-        correction = f"p (Holm) is corrected over the declared family, run or not: {family}"
-        of_effects = "; Holm's correction is over all effects"
-    also = "" if result.is_corrected else "Stars follow it whatever the study's own correction. "
+    family = "every cell against the baseline and the claims, metric by metric"
+    family = "the claims" if settings.family == "claims" else family
     merged = idle_note(study)
     num_documents = max((trial.num_documents for trial in result.trials), default=0)
     sentences = [
@@ -235,9 +227,10 @@ def method(result: RecordedResults) -> list[str]:
         f"{result.samples:,} times, identically for all cells and seeds; variation over seeds follows "
         "Student's t on the paired differences, because resampling a handful of seeds gives intervals that "
         "are far too narrow.",
-        f"p is two-sided, by {settings.test.replace('_', ' ')} with both sources of variation; where fewer "
+        "p is two-sided, by paired bootstrap with both sources of variation; where fewer "
         "than 20 resamples reach the difference, segment noise is taken as normal; "
-        f"{correction}; an asterisk marks significance at {settings.alpha:g}.",
+        f"p (Holm) is corrected over the declared family, run or not: {family}; an asterisk marks "
+        f"significance at {settings.alpha:g}.",
         *_prior_method(result),
         _margin_method(result),
         num_documents
@@ -245,20 +238,21 @@ def method(result: RecordedResults) -> list[str]:
         "are alike.",
         result.stabilities and _STABILITY,
         _looks_method(result),
-        result.effects() and f"{_EFFECTS}{of_effects}.",
-        f"The detectable difference is the true difference that this many seeds detect with probability "
-        f"0.8{level}; below five seeds, which say little about the noise, it is a 95 % interval. Seeds "
+        result.effects() and _EFFECTS,
+        "The detectable difference is the true difference that this many seeds detect with probability "
+        "0.8 at the level that Holm's correction leaves to the open comparisons of the family; below five "
+        "seeds, which say little about the noise, it is a 95 % interval. Seeds "
         "needed is the first later look that decides with that probability, predicted from what is seen.",
         "Search and selection use dev only; test scores come from the replicates of the chosen config.",
         study.search and _EXPECTED_BEST,
-        result.analyses and f"{_LEDGER}{also}Other stores cannot be known.",
+        result.analyses and _LEDGER,
     ]
     return [str(sentence) for sentence in sentences if sentence]
 
 
-def _priors(result: ComparedResults) -> list[NoisePrior]:
+def _priors(result: RecordedResults) -> list[NoisePrior]:
     """List what earlier studies say of the differences from the baseline on the main metric."""
-    compared = (result.compare(cell.cell, metric=result.main_metric) for cell in result.cells[1:])
+    compared = result.against_baseline()
     return list(dict.fromkeys(comparison.prior for comparison in compared if comparison.prior))
 
 
@@ -266,7 +260,7 @@ _EARLIER = "the store's earlier studies of like trainings"
 _PUBLISHED = "studies of the same system and a like size that nlgraft publishes"
 
 
-def _prior_method(result: ComparedResults) -> list[str]:
+def _prior_method(result: RecordedResults) -> list[str]:
     return [
         "The variance between seeds is moderated (Smyth 2004) by that of "
         f"{_PUBLISHED if prior.is_published else _EARLIER} ({', '.join(prior.studies)}): {prior.df:.1f} "
@@ -277,7 +271,7 @@ def _prior_method(result: ComparedResults) -> list[str]:
     ]
 
 
-def _margin_method(result: ComparedResults) -> str:
+def _margin_method(result: RecordedResults) -> str:
     margins = [
         f"{margin:g} {result.system.metrics[name].unit} on {name}"
         for name in result.metrics
@@ -285,16 +279,16 @@ def _margin_method(result: ComparedResults) -> str:
     ]
     if not margins:
         return ""
-    both = " at the factors that Holm's procedure leaves to questions open in either way"
     return (
         f"Margins below which a difference does not matter: {', '.join(margins)}. Two cells are equal if two "
         "one-sided tests (Schuirmann 1987), with the noise of the test for a difference, put the difference "
         "within the margin. Different and equal are tested together, since at most one of the two null "
-        f"hypotheses is true (Goeman et al. 2010){both if result.is_corrected else ''}."
+        "hypotheses is true (Goeman et al. 2010) at the factors that Holm's procedure leaves to questions "
+        "open in either way."
     )
 
 
-def _looks_method(result: ComparedResults) -> str:
+def _looks_method(result: RecordedResults) -> str:
     looks, alpha = result.study.looks, result.study.analysis.alpha
     prior_df = next((prior.df for prior in _priors(result)), 0.0)
     levels = ", ".join(f"{level:.2g}" for level in look_levels(looks, FIRST * alpha, prior_df))
@@ -310,7 +304,7 @@ def _looks_method(result: ComparedResults) -> str:
     )
 
 
-def sharing(result: ComparedResults) -> str:
+def sharing(result: RecordedResults) -> str:
     """State in one sentence what sharing stages between trials saved; empty when nothing has run."""
     facts = result.provenance
     if not facts.num_stages:

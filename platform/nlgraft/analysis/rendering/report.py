@@ -6,7 +6,6 @@ import json
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -14,12 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from nlgraft.analysis.data.provenance import corpora
 from nlgraft.analysis.data.trials import CellResult
-from nlgraft.analysis.estimates.comparison import Comparison, rounded
+from nlgraft.analysis.estimates.comparison import Comparison, rounded_all
 from nlgraft.analysis.estimates.expected_best import expected_best
 from nlgraft.analysis.policy.examples import examples_of
 from nlgraft.analysis.policy.recorded import RecordedResults
 from nlgraft.analysis.rendering import journals, prose, tables, typesetting
-from nlgraft.analysis.rendering.paper_numbers import slug
 from nlgraft.analysis.rendering.search_tables import which_setting
 from nlgraft.analysis.rendering.sections import Section, sections
 from nlgraft.basics.errors import NlgraftError, nearest
@@ -99,16 +97,16 @@ def _page(results: Sequence[RecordedResults]) -> str:
 
 
 def _study_html(result: RecordedResults, owner: str) -> str:
-    from nlgraft.analysis.rendering import drawing, figures  # load matplotlib, which takes .3 s
+    from nlgraft.analysis.rendering import figures  # loads matplotlib, which takes .3 s
 
-    drawings = defaultdict(list, {kind: draw(result, drawing.PAGE) for kind, draw in figures.KINDS.items()})
+    drawings = defaultdict(list, {kind: draw(result, figures.PAGE) for kind, draw in figures.KINDS.items()})
     return template("study.html.j2").render(
         _facts(result),
         owner=owner,
         drawings=drawings,
         wide=figures.WIDE,
         legend=[(tables.cell_name(cell), index) for index, cell in enumerate(result.cells)],
-        num_series=drawing.NUM_SERIES,
+        num_series=figures.NUM_SERIES,
         examples=examples_of(result, _MOST_CELLS_WITH_TEXT),
         num_examples=_NUM_EXAMPLES,
     )
@@ -174,18 +172,11 @@ def _environment(result: RecordedResults) -> dict[str, str]:
 
 def latex_tables(result: RecordedResults, parts: Sequence[Section]) -> str:
     """Typeset the tables of a report, after comments that say what they are of."""
-    study, main = result.study, result.main_metric
+    study = result.study
     lines = [f"{study.variant}, study {study.fingerprint[:12]}. Needs \\usepackage{{booktabs}}."]
     lines += [f"override {text}" for text in study.overrides]
-    objective = study.objective.metric
-    beside = [objective] if objective != main and objective in result.metrics else []
-    first = tables.comparison_table(result, main, beside)
-    if result.registration:
-        first = replace(first, notes=(*first.notes, str(result.registration)))
-    title = f"{' beside '.join([*beside, main])} against the baseline"
-    caption = f"Mean ± standard deviation of {tables.seeds(result)}. {tables.covered(result)}"
     texts = [f"% {' '.join(line.split())}" for line in lines]
-    for section in (Section("comparison", title, first, caption=caption), *parts):
+    for section in parts:
         if section.table is not None and section.caption is not None:
             texts += _typeset(result, section, section.table)
     return "\n".join(texts)
@@ -197,7 +188,8 @@ def _typeset(result: RecordedResults, section: Section, table: typesetting.Table
     parts = [table] if table.num_text >= len(table.header) else table.parts(typesetting.LINE)
     texts = []
     for index, part in enumerate(parts, start=1):
-        label = f"tab:{slug(result.study.variant)}-{section.name}{f'-{index}' if index > 1 else ''}"
+        name = f"{section.name}-{index}" if index > 1 else section.name
+        label = f"tab:{typesetting.slug(result.study.variant)}-{name}"
         title = section.title + (f" (part {index} of {len(parts)})" if len(parts) > 1 else "")
         caption = tables.caption(result, f"{title}. {section.caption}".strip())
         texts.append(typesetting.to_latex(part, caption, label))
@@ -219,8 +211,8 @@ def comparison_frame(result: RecordedResults) -> pd.DataFrame:
     for cell, name in product(result.cells, result.metrics):
         compared = {} if cell is result.baseline else result.compare(cell.cell, metric=name).to_json()
         compared["ci_low"], compared["ci_high"] = compared.get("ci") or (None, None)
-        row = [cell.cell.label, *(cell.cell.levels[factor] for factor in factors), cell.state, name]
-        row += [rounded(cell.mean(name)), rounded(cell.std(name)), len(cell.measured(name))]
+        row = [cell.label, *(cell.cell.levels[factor] for factor in factors), cell.state, name]
+        row += [*rounded_all((cell.mean(name), cell.std(name))), len(cell.measured(name))]
         rows.append([*row, *map(compared.get, _COMPARED)])
     titles = ["cell", *factors, "state", "metric", "mean", "std", "n", *_COMPARED]
     return pd.DataFrame(rows, columns=titles, dtype=object)
@@ -250,7 +242,7 @@ def result_document(result: RecordedResults) -> dict[str, Any]:
     trials = {"run": 0, "reused": states.count("finished"), "failed": states.count("failed")}
     if run is not None:
         trials = {"run": run.num_run, "reused": run.num_reused, "failed": run.num_failed}
-    return {
+    document = {
         "study": study.variant,
         "overrides": study.overrides,
         "fingerprint": study.fingerprint,
@@ -290,6 +282,7 @@ def result_document(result: RecordedResults) -> dict[str, Any]:
         "experiment": (run and run.experiment) or study.tracking.experiment or study.variant,
         "trials": trials,
     }
+    return rounded_all(document)
 
 
 def _compared(comparison: Comparison) -> dict[str, Any]:
@@ -300,7 +293,7 @@ def _cell(result: RecordedResults, cell: CellResult) -> dict[str, Any]:
     metrics = {name: _metric(cell, name) for name in result.metrics if cell.measured(name)}
     document = {
         "cell": dict(cell.cell.levels),
-        "label": cell.cell.label,
+        "label": cell.label,
         "state": cell.state,
         "reasons": cell.reasons,
         "metrics": metrics,
@@ -314,7 +307,7 @@ def _cell(result: RecordedResults, cell: CellResult) -> dict[str, Any]:
             "distinct": cell.num_distinct,
             "finished": sum(trial.state == "finished" for trial in cell.search),
             "expected_best": None if expected is None else expected.to_json(),
-            "settings": settings.get(cell.cell.label),
+            "settings": settings.get(cell.label),
         }
     if cell is not result.baseline:
         compared = {name: result.compare(cell.cell, metric=name) for name in metrics}
@@ -325,9 +318,9 @@ def _cell(result: RecordedResults, cell: CellResult) -> dict[str, Any]:
 def _metric(cell: CellResult, name: str) -> dict[str, Any]:
     measured = cell.measured(name)
     return {
-        "mean": rounded(cell.mean(name)),
-        "std": rounded(cell.std(name)),
+        "mean": cell.mean(name),
+        "std": cell.std(name),
         "n": len(measured),
-        "values": [rounded(trial.value) for trial in measured.values()],
+        "values": [trial.value for trial in measured.values()],
         "seeds": list(measured),
     }

@@ -8,7 +8,7 @@ from typing import Any
 
 from nlgraft.analysis.estimates.expected_best import expected_best
 from nlgraft.analysis.estimates.searched_settings import CellSettings, SearchedSetting
-from nlgraft.analysis.policy.compared import ComparedResults
+from nlgraft.analysis.policy.recorded import RecordedResults
 from nlgraft.analysis.rendering.tables import cell_entry
 from nlgraft.analysis.rendering.typesetting import (
     NO_BREAK,
@@ -43,7 +43,7 @@ def _values(domain: Domain) -> str:
     return text
 
 
-def search_table(result: ComparedResults) -> Table | None:
+def search_table(result: RecordedResults) -> Table | None:
     """Tabulate the search of each cell and the values it chose; None without a search."""
     search, objective = result.study.search, result.study.objective.metric
     if search is None:
@@ -66,7 +66,7 @@ def search_table(result: ComparedResults) -> Table | None:
     return make_table(rows, notes=[note])
 
 
-def expected_best_table(result: ComparedResults) -> Table | None:
+def expected_best_table(result: RecordedResults) -> Table | None:
     """Tabulate the expected best of several numbers of search trials; None where no cell has two values."""
     curves = [curve for cell in result.cells if (curve := expected_best(result, cell)) is not None]
     if not curves:
@@ -119,7 +119,7 @@ _NOTE = (
 )
 
 
-def which_setting(result: ComparedResults) -> str:
+def which_setting(result: RecordedResults) -> str:
     """Say in one sentence which searched setting mattered in which cell; empty without a search."""
     cells = result.searched_settings
     if not cells:
@@ -145,7 +145,7 @@ def _leading(cell: CellSettings) -> str:
     return ", ".join(leading) or "none more than by chance"
 
 
-def importance_table(result: ComparedResults) -> Table | None:
+def importance_table(result: RecordedResults) -> Table | None:
     """Tabulate the importances side by side, one row per cell; None without a search."""
     cells, search = result.searched_settings, result.study.search
     if not cells or search is None:
@@ -160,40 +160,6 @@ def importance_table(result: ComparedResults) -> Table | None:
         f"{'Every cell' if len(labels) == len(cells) else ', '.join(labels)}: {caveat}."
         for caveat, labels in caveats.items()
     ]
-    return make_table(rows, notes=[_NOTE, *notes])
-
-
-def _share(setting: SearchedSetting | None) -> str:
-    if setting is None or setting.share is None:
-        return NOTHING
-    mark = f"{NO_BREAK}•" if setting.stands_out else ""
-    return f"{number(setting.share, 2)}{NO_BREAK}({number(setting.by_chance, 2)}){mark}"
-
-
-def levels_table(result: ComparedResults) -> Table | None:
-    """Tabulate the objective by level of each searched setting; None without a search."""
-    cells = result.searched_settings
-    if not cells:
-        return None
-    objective = result.study.objective.metric
-    levels = [
-        (cell.label, setting.path, level)
-        for cell in cells
-        for setting in cell.settings
-        for level in setting.levels
-    ]
-    decimals = num_decimals(level.best for _, _, level in levels)
-    rows = [
-        {
-            "cell": label,
-            "setting": path,
-            "level": level.name,
-            "trials": str(level.num_trials),
-            f"mean {objective}": number(level.mean, decimals),
-            f"best {objective}": number(level.best, decimals),
-        }
-        for label, path, level in levels
-    ]
     without = [
         f"{cell.label}: {setting.path} was searched in {cell.num_trials - setting.num_without} of "
         f"{cell.num_trials} trials, where its condition holds."
@@ -201,5 +167,11 @@ def levels_table(result: ComparedResults) -> Table | None:
         for setting in cell.settings
         if setting.num_without
     ]
-    note = "Numbers with many values are cut into four intervals with about equally many trials."
-    return make_table(rows, num_text=3, notes=[note, *without])
+    return make_table(rows, notes=[_NOTE, *notes, *without])
+
+
+def _share(setting: SearchedSetting | None) -> str:
+    if setting is None or setting.share is None:
+        return NOTHING
+    mark = f"{NO_BREAK}•" if setting.stands_out else ""
+    return f"{number(setting.share, 2)}{NO_BREAK}({number(setting.by_chance, 2)}){mark}"

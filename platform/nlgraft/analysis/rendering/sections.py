@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from nlgraft.analysis.policy.recorded import RecordedResults
-from nlgraft.analysis.policy.sensitivity import MANY_LINES
 from nlgraft.analysis.rendering import journals, prose, search_tables, tables
 from nlgraft.analysis.rendering.typesetting import Table
 
@@ -37,22 +36,17 @@ class Section:
 
 
 @lru_cache(maxsize=1)  # of 10,000 trials, it takes as long as the writing, and formats ask again
-def sections(result: RecordedResults, max_lines: float = MANY_LINES) -> list[Section]:
-    """List the sections of a report on one study, in their order.
-
-    Args:
-        result: The result.
-        max_lines: Lines of output up to which they are scored again with other tokenizers.
-    """
+def sections(result: RecordedResults) -> list[Section]:
+    """List the sections of a report on one study, in their order."""
     main, study = result.main_metric, result.study
     compared, effects, gains = tables.comparison_table(result, main), None, None
     if main in result.metrics:
         effects, gains = tables.effects_table(result, main), tables.gains_table(result, main)
     coverage, over = tables.covered(result), study.analysis.gains_over
+    means = f"Mean ± standard deviation of {tables.seeds(result)}."
     searched = search_tables.space_table(study.search.space) if study.search else None
     best = search_tables.expected_best_table(result)
     trials_text = " ".join(filter(None, (prose.fairness(result), prose.sharing(result))))
-    levels = search_tables.levels_table(result)
     return [
         Section(
             "deviations",
@@ -60,20 +54,19 @@ def sections(result: RecordedResults, max_lines: float = MANY_LINES) -> list[Sec
             journals.deviations_table(result),
             caption="",
         ),
-        # A paper has its own, with dev beside test.
-        Section("comparison", f"{main} against the baseline", compared, figures="forest"),
+        Section(
+            "comparison",
+            f"{main} against the baseline",
+            compared,
+            caption=f"{means} {coverage} {result.registration or ''}".strip(),
+            figures="forest",
+        ),
         Section("effects", f"Effects on {main}", effects, caption=coverage),
         Section("gains", f"Gains over {over} on {main}", gains, caption=coverage, figures="gains"),
         Section("claims", "Claims", tables.claims_table(result), caption=""),
         Section("lengths", "Sequence lengths", tables.length_table(result)),
         Section("curves", "Learning curves: means over seeds, from minimum to maximum", figures="curves"),
-        *_metric_sections(result),
-        Section(
-            "sensitivity",
-            "Sensitivity of the verdicts",
-            tables.sensitivity_table(result, max_lines),
-            caption="Each verdict under other choices of the analysis.",
-        ),
+        *_metric_sections(result, means),
         Section(
             "stability",
             f"Stability of the training ({main})",
@@ -90,9 +83,7 @@ def sections(result: RecordedResults, max_lines: float = MANY_LINES) -> list[Sec
             search_tables.importance_table(result),
             search_tables.which_setting(result),
             caption="A description, not a test.",
-            figures="importance",
         ),
-        Section("levels", "The objective by level of each setting", levels, depth=3, is_folded=True),
         Section("trials", "Trials", text=trials_text),
         Section("every-trial", "Every trial", tables.trials_table(result), depth=3, is_folded=True),
         Section(
@@ -101,9 +92,8 @@ def sections(result: RecordedResults, max_lines: float = MANY_LINES) -> list[Sec
     ]
 
 
-def _metric_sections(result: RecordedResults) -> list[Section]:
+def _metric_sections(result: RecordedResults, means_of: str) -> list[Section]:
     """List the sections of the metrics beside the main one: the means by split, then the differences."""
-    caption = f"Mean ± standard deviation of {tables.seeds(result)}."
     by_split: dict[str, list[str]] = {"on test": [], "on dev": [], "without a split": []}
     for name, metric in result.metrics.items():
         by_split[f"on {metric.split}" if metric.split else "without a split"].append(name)
@@ -113,7 +103,7 @@ def _metric_sections(result: RecordedResults) -> list[Section]:
             f"metrics-{split.removeprefix('on ').replace(' ', '-')}",
             f"Metrics {split}",
             tables.metrics_table(result, names),
-            caption=caption,
+            caption=means_of,
             depth=3,
             is_folded=split != "on test",
         )

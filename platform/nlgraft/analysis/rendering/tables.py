@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from nlgraft.analysis.data.trials import CellResult, TrialResult
-from nlgraft.analysis.estimates.comparison import ONE_SEED, Comparison, Standing
+from nlgraft.analysis.estimates.comparison import ONE_SEED, Comparison
 from nlgraft.analysis.policy.claims import ClaimResult
-from nlgraft.analysis.policy.compared import ComparedResults
-from nlgraft.analysis.policy.sensitivity import MANY_LINES, sensitivities
+from nlgraft.analysis.policy.recorded import RecordedResults
 from nlgraft.analysis.rendering.typesetting import (
     NO_BREAK,
     NOTHING,
@@ -33,12 +32,12 @@ Compared = Sequence[tuple[str, Comparison]]
 """Comparisons of one table, on one metric, with the names of their rows."""
 
 
-def comparison_notes(result: ComparedResults, compared: Compared) -> list[str]:
+def comparison_notes(result: RecordedResults, compared: Compared) -> list[str]:
     """Explain the marks in a table of comparisons, then list the comparisons' own notes."""
     marks = []
-    if any(result.standing(comparison) != "open" for _, comparison in compared):
+    if any(comparison.standing != "open" for _, comparison in compared):
         marks.append(_star(result))
-    marks += _margin_note(result, compared)
+    marks += _margin_note(compared)
     if any(comparison.scope == "segments" for _, comparison in compared):
         marks.append(f"† {ONE_SEED}; nothing is decided.")
     if any(comparison.smallest_detectable is not None for _, comparison in compared):
@@ -54,22 +53,22 @@ def comparison_notes(result: ComparedResults, compared: Compared) -> list[str]:
     )
     return [
         *marks,
-        *_bare_intervals(result, compared),
-        *_equal_within(result, compared),
+        *_bare_intervals(compared),
+        *_equal_within(compared),
         *_family(compared),
         *scopes(compared),
         *(f"{', '.join(labels)}: {note}." for note, labels in notes.items()),
     ]
 
 
-def _star(result: ComparedResults) -> str:
+def _star(result: RecordedResults) -> str:
     """Say what a star means, also to readers who do not know the word."""
     alpha = result.study.analysis.alpha
-    which = "such tables has any star" if result.is_corrected else "such comparisons has one"
-    return f"* significant at {alpha:g}: if nothing differed, at most one in {1 / alpha:.3g} {which}."
+    most = f"at most one in {1 / alpha:.3g} such tables has any star."
+    return f"* significant at {alpha:g}: if nothing differed, {most}"
 
 
-def _margin_note(result: ComparedResults, compared: Compared) -> list[str]:
+def _margin_note(compared: Compared) -> list[str]:
     """Explain the verdicts where the study sets a margin."""
     return [
         f"Equal: the true difference is smaller than {margin:g} {unit}, which the study declares too small "
@@ -81,13 +80,13 @@ def _margin_note(result: ComparedResults, compared: Compared) -> list[str]:
     ]
 
 
-def _bare_intervals(result: ComparedResults, compared: Compared) -> list[str]:
+def _bare_intervals(compared: Compared) -> list[str]:
     """Warn of intervals without zero whose comparison is open: they are not corrected."""
     labels = [
         label
         for label, comparison in compared
         if comparison.ci is not None and comparison.ci[0] * comparison.ci[1] > 0 and comparison.num_seeds > 1
-        if comparison.p is not None and result.standing(comparison) == "open" and not comparison.open_because
+        if comparison.p is not None and comparison.standing == "open" and not comparison.open_because
         if comparison.basis != "exploratory"
     ]
     if not labels:
@@ -98,20 +97,19 @@ def _bare_intervals(result: ComparedResults, compared: Compared) -> list[str]:
     ]
 
 
-def _equal_within(result: ComparedResults, compared: Compared) -> list[str]:
+def _equal_within(compared: Compared) -> list[str]:
     """Say of undecided cells within which margin they are equal: good news where it is small."""
     margins = [
         f"{label} {comparison.equal_within:g}"
         for label, comparison in compared
-        if comparison.margin is None and comparison.equal_within is not None and not comparison.is_identical
-        if result.standing(comparison) == "open" and comparison.basis != "exploratory"
+        if comparison.margin is None and comparison.equal_within is not None
+        if comparison.standing == "open" and comparison.basis != "exploratory"
     ]
     if not margins:
         return []
-    unit = result.system.metrics[compared[0][1].metric].unit
     return [
-        f"Undecided, but equal within ({unit}): {'; '.join(margins)}. A larger difference is unlikely: these "
-        "are the farther ends of the intervals, not corrected for their number."
+        f"Undecided, but equal within ({compared[0][1].unit}): {'; '.join(margins)}. A larger "
+        "difference is unlikely: these are the farther ends of the intervals, not corrected for their number."
     ]
 
 
@@ -140,16 +138,12 @@ def scopes(compared: Compared) -> list[str]:
     ]
 
 
-def covered(result: ComparedResults) -> str:
+def covered(result: RecordedResults) -> str:
     """Say in one or more sentences what the intervals on the main metric cover."""
     main = result.main_metric
     if main not in result.metrics:
         return ""
-    compared = [
-        (cell.cell.label, comparison)
-        for cell in result.cells[1:]
-        if (comparison := result.compare(cell.cell, metric=main)).ci is not None
-    ]
+    compared = [(each.a, each) for each in result.against_baseline(main) if each.ci is not None]
     texts = [f"Intervals have {confidence(result)} confidence.", *scopes(compared)]
     if one_seed := [label for label, comparison in compared if comparison.scope == "segments"]:
         subject = "Intervals cover" if len(one_seed) == len(compared) else f"{', '.join(one_seed)}: it covers"
@@ -157,29 +151,29 @@ def covered(result: ComparedResults) -> str:
     return " ".join(texts) if compared else ""
 
 
-def confidence(result: ComparedResults) -> str:
+def confidence(result: RecordedResults) -> str:
     """Format the confidence of the intervals."""
     return f"{100 * (1 - result.study.analysis.alpha):g} %"
 
 
-def caption(result: ComparedResults, text: str) -> str:
+def caption(result: RecordedResults, text: str) -> str:
     """Begin a caption with the study's name, since a paper may show several, and end it with its data."""
     return f"{result.study.variant}: {text}{' The data is constructed.' if result.is_constructed else ''}"
 
 
-def seeds(result: ComparedResults) -> str:
+def seeds(result: RecordedResults) -> str:
     """Say of how many seeds the means are: ``n = 3 seeds``, or ``n = 3 to 10 seeds``."""
     numbers = numbers_of_seeds(result)
     return f"n = {numbers} {'seed' if numbers == '1' else 'seeds'}"
 
 
-def numbers_of_seeds(result: ComparedResults) -> str:
+def numbers_of_seeds(result: RecordedResults) -> str:
     """Say how many seeds of the cells have finished: ``3``, or ``3 to 10``."""
     numbers = {len(cell.measured(result.main_metric)) for cell in result.cells}
     return " to ".join(map(str, sorted({min(numbers), max(numbers)})))
 
 
-def signatures(result: ComparedResults) -> dict[str, list[str]]:
+def signatures(result: RecordedResults) -> dict[str, list[str]]:
     """List by metric the signatures with which it was scored."""
     signed: dict[str, list[str]] = {}
     for name in result.metrics:
@@ -194,7 +188,7 @@ def _scope(comparison: Comparison) -> str:
     return comparison.scope + (f"; not covered: {once}, trained once" if once else "")
 
 
-def column_decimals(result: ComparedResults, metric: str) -> int:
+def column_decimals(result: RecordedResults, metric: str) -> int:
     """Choose the decimals of a metric by the means of all cells."""
     return num_decimals(cell.mean(metric) for cell in result.cells)
 
@@ -205,29 +199,23 @@ def mean_and_std(cell: CellResult, metric: str, decimals: int) -> str:
     return number(mean, decimals) + (f" ± {number(std, decimals)}" if std is not None else "")
 
 
-def comparison_table(result: ComparedResults, metric: str, beside: Sequence[str] = ()) -> Table:
-    """Tabulate the difference of every cell from the baseline, the baseline first.
-
-    Args:
-        result: The result.
-        metric: The metric that is compared.
-        beside: Further metrics, whose means and deviations stand before it.
-    """
-    decimals = {name: column_decimals(result, name) for name in (*beside, metric)}
+def comparison_table(result: RecordedResults, metric: str) -> Table:
+    """Tabulate the difference of every cell from the baseline on a metric, the baseline first."""
+    decimals = column_decimals(result, metric)
     rows, compared = [], []
     for cell in result.cells:
         row: Row = {"cell": cell_entry(cell), "seeds": str(len(cell.measured(metric)))}
-        row |= {name: mean_and_std(cell, name, places) for name, places in decimals.items()}
+        row[metric] = mean_and_std(cell, metric, decimals)
         if cell is not result.baseline and metric in result.metrics:
             comparison = result.compare(cell.cell, metric=metric)
-            compared.append((cell.cell.label, comparison))
-            row |= _comparison_row(result, comparison, decimals[metric])
+            compared.append((cell.label, comparison))
+            row |= _comparison_row(result, comparison, decimals)
         rows.append(row)
-    reasons = [f"{cell.cell.label}: {reason}" for cell in result.cells for reason in cell.reasons]
+    reasons = [f"{cell.label}: {reason}" for cell in result.cells for reason in cell.reasons]
     return make_table(rows, notes=[*comparison_notes(result, compared), *reasons])
 
 
-def effects_table(result: ComparedResults, metric: str) -> Table | None:
+def effects_table(result: RecordedResults, metric: str) -> Table | None:
     """Tabulate main effects and interactions; None where the design crosses no factors."""
     return _differences_table(
         result,
@@ -247,7 +235,7 @@ def effects_table(result: ComparedResults, metric: str) -> Table | None:
     )
 
 
-def gains_table(result: ComparedResults, metric: str) -> Table | None:
+def gains_table(result: RecordedResults, metric: str) -> Table | None:
     """Tabulate the gains at each level of ``analysis.gains_over``; None where the study names no factor."""
     over = f"at {result.study.analysis.gains_over}"
     return _differences_table(
@@ -262,7 +250,7 @@ def gains_table(result: ComparedResults, metric: str) -> Table | None:
 
 
 def _differences_table(
-    result: ComparedResults, differences: Sequence[tuple[str, Row, Comparison]], note: str
+    result: RecordedResults, differences: Sequence[tuple[str, Row, Comparison]], note: str
 ) -> Table | None:
     """Tabulate differences, each by its name in the notes, its two words and itself; None without any."""
     if not differences:
@@ -276,7 +264,7 @@ def _differences_table(
     return make_table(rows, num_text=2, notes=[note, *notes])
 
 
-def metrics_table(result: ComparedResults, metrics: Sequence[str]) -> Table:
+def metrics_table(result: RecordedResults, metrics: Sequence[str]) -> Table:
     """Tabulate mean ± standard deviation over seeds of several metrics, one row per cell."""
     decimals = {name: column_decimals(result, name) for name in metrics}
     return make_table(
@@ -290,7 +278,7 @@ def is_length(metric: str) -> bool:
     return "length" in metric.rpartition("/")[2]
 
 
-def compared_metrics(result: ComparedResults) -> list[str]:
+def compared_metrics(result: RecordedResults) -> list[str]:
     """Choose the metrics beside the main one on which every cell is compared with the baseline."""
     main, metrics = result.main_metric, result.metrics
     split = metrics[main].split if main in metrics else "test"
@@ -302,7 +290,7 @@ def compared_metrics(result: ComparedResults) -> list[str]:
     ]
 
 
-def length_table(result: ComparedResults) -> Table | None:
+def length_table(result: RecordedResults) -> Table | None:
     """Tabulate sequence lengths, on test if there are any, with their changes against the baseline."""
     lengths = {name: metric for name, metric in result.metrics.items() if is_length(name)}
     # Of the two splits one is enough: their lengths hardly differ.
@@ -323,7 +311,7 @@ def length_table(result: ComparedResults) -> Table | None:
     return make_table(rows, notes=["In brackets: change against the baseline."]) if shown else None
 
 
-def claims_table(result: ComparedResults) -> Table | None:
+def claims_table(result: RecordedResults) -> Table | None:
     """Tabulate the claims with our verdicts and, where they are comparable, the published figures."""
     rows = [
         {
@@ -344,7 +332,7 @@ def claims_table(result: ComparedResults) -> Table | None:
     return make_table(rows, num_text=6, notes=notes) if rows else None
 
 
-def stability_table(result: ComparedResults) -> Table | None:
+def stability_table(result: RecordedResults) -> Table | None:
     """Tabulate lost and diverged seeds, and means robust to them; None before a seed has finished."""
     decimals = num_decimals(cell.mean for cell in result.stabilities)
     rows = [
@@ -369,7 +357,7 @@ def _share(seeds: Sequence[int], among: int) -> str:
     return f"{100 * len(seeds) / among:.0f} % (seed {', '.join(map(str, seeds))})"
 
 
-def looks_table(result: ComparedResults) -> Table | None:
+def looks_table(result: RecordedResults) -> Table | None:
     """Tabulate how many seeds each cell got by the planned looks, and why no more; None without looks."""
     rows = [
         {"cell": label, "seeds": str(stop.num_seeds), "no more because": stop.reason or NOTHING}
@@ -378,42 +366,7 @@ def looks_table(result: ComparedResults) -> Table | None:
     return make_table(rows, num_text=3) if rows else None
 
 
-_WORDS = {"better": "better", "worse": "worse", "equal": "equal within the margin", "open": "undecided"}
-
-
-def sensitivity_table(result: ComparedResults, max_lines: float = MANY_LINES) -> Table | None:
-    """Tabulate by cell and choice which alternatives change the verdict; None without alternatives."""
-    sensitivity = sensitivities(result, max_lines)
-    rows: list[Row] = []
-    for row in sensitivity.rows:
-        changes = "; ".join(f"{_WORDS[other]} {name}" for name, other in row.changes.items())
-        stands = f"{len(row.others) - len(row.changes)} of {len(row.others)}"
-        rows.append(_sensitivity_row(row.label, row.standing, row.choice, stands, changes or NOTHING))
-    decimals = column_decimals(result, result.main_metric)
-    for span in sensitivity.without_seeds:
-        low, high = (number(end, decimals, is_signed=True) for end in (span.low, span.high))
-        sign = "same sign" if span.has_one_sign else "sign changes"
-        if span.low == span.high:
-            sign = "no difference"
-        standing = result.standing(result.compare(span.label))
-        otherwise = f"{low} to {high} without one seed"
-        rows.append(_sensitivity_row(span.label, standing, "seeds", sign, otherwise))
-    if not rows:
-        return None
-    order = [cell.cell.label for cell in result.cells]
-    alternatives = {row.choice: ", ".join(row.others) for row in sensitivity.rows}
-    notes = [f"{choice}: {names}." for choice, names in alternatives.items()]
-    # They come choice by choice, and are read cell by cell.
-    rows.sort(key=lambda row: order.index(str(row["cell"])))
-    return make_table(rows, num_text=5, notes=[*notes, *sensitivity.missing])
-
-
-def _sensitivity_row(label: str, standing: Standing, choice: str, stands: str, otherwise: str) -> Row:
-    verdict = Entry(_WORDS[standing], standing)
-    return {"cell": label, "verdict": verdict, "choice": choice, "stands in": stands, "otherwise": otherwise}
-
-
-def trials_table(result: ComparedResults) -> Table:
+def trials_table(result: RecordedResults) -> Table:
     """Tabulate every trial with its state, main metric, time and the cache decisions of its stages."""
     # Often one and the same metric.
     shown = dict.fromkeys([result.main_metric, result.study.objective.metric])
@@ -445,8 +398,8 @@ def cell_name(cell: CellResult) -> str:
     """Name a cell; the baseline by its levels, too, when these are few."""
     levels = [f"{name}={level_text(level)}" for name, level in cell.cell.levels.items()]
     if not cell.cell.is_baseline or not levels or len(levels) > _FEW_LEVELS:
-        return cell.cell.label
-    return f"{cell.cell.label} ({', '.join(levels)})"
+        return cell.label
+    return f"{cell.label} ({', '.join(levels)})"
 
 
 def cell_entry(cell: CellResult) -> Entry:
@@ -455,22 +408,20 @@ def cell_entry(cell: CellResult) -> Entry:
     return Entry(cell_name(cell) + mark, hint="; ".join(cell.reasons))
 
 
-def _comparison_row(result: ComparedResults, comparison: Comparison, decimals: int) -> Row:
-    kind = result.standing(comparison)
+def _comparison_row(result: RecordedResults, comparison: Comparison, decimals: int) -> Row:
+    kind = comparison.standing or ""
     star = f"{NO_BREAK}*" if kind in ("better", "worse") else ""
     # One seed: what looks like a result says nothing of another training.
     dagger = "†" if comparison.scope == "segments" else ""
     hint = f"variation over {comparison.scope}; over segments alone: p = {probability(comparison.p_segments)}"
-    p = probability(comparison.p) + dagger + ("" if result.is_corrected else star)
     row: Row = {
         "difference": Entry(number(comparison.difference, decimals, is_signed=True), kind),
         f"{confidence(result)} interval": interval(comparison.ci, decimals) + dagger,
-        "p": Entry(p, "", hint),
+        "p": Entry(probability(comparison.p) + dagger, "", hint),
+        "p (Holm)": Entry(probability(comparison.p_holm) + star, kind),
     }
-    if result.is_corrected:
-        row["p (Holm)"] = Entry(probability(comparison.p_holm) + star, kind)
-    if result.margin(comparison.metric) is not None:
-        row = {"verdict": Entry(comparison.verdict, kind)} | row | {"p (equal)": _p_equal(result, comparison)}
+    if comparison.margin is not None:
+        row = {"verdict": Entry(comparison.verdict, kind)} | row | {"p (equal)": _p_equal(comparison)}
     detectable, needed = number(comparison.smallest_detectable, decimals), comparison.seeds_needed
     if comparison.detectable_ci is not None and comparison.num_seeds < FEW_SEEDS:
         low, high = (number(end, decimals) for end in comparison.detectable_ci)
@@ -478,12 +429,11 @@ def _comparison_row(result: ComparedResults, comparison: Comparison, decimals: i
     return row | {"detectable": detectable, "seeds needed": NOTHING if needed is None else str(needed)}
 
 
-def _p_equal(result: ComparedResults, comparison: Comparison) -> Entry:
-    """Show the p-value of a difference of at least the margin, corrected where the study corrects."""
-    is_corrected = result.is_corrected or comparison.basis is not None
-    shown = comparison.p_equal_holm if is_corrected else comparison.p_equal
+def _p_equal(comparison: Comparison) -> Entry:
+    """Show the corrected p-value of a difference of at least the margin."""
     star = f"{NO_BREAK}*" if comparison.is_within_margin else ""
-    return Entry(probability(shown) + star, "", f"not corrected: p = {probability(comparison.p_equal)}")
+    hint = f"not corrected: p = {probability(comparison.p_equal)}"
+    return Entry(probability(comparison.p_equal_holm) + star, "", hint)
 
 
 def _claim_figures(claim: ClaimResult) -> Row:

@@ -220,3 +220,18 @@ def inert(value: Any) -> Any:
     """Put an apostrophe before a text that a spreadsheet would run as a formula."""
     is_formula = isinstance(value, str) and value.startswith(_FORMULA) and not _NUMBER.fullmatch(value)
     return "'" + value if is_formula else value
+
+
+def slug(text: str) -> str:
+    """Reduce a text to lower-case letters, digits and single hyphens, safe in a macro's name."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "x"
+
+
+def unique_slugs(labels: Iterable[str]) -> dict[str, str]:
+    """Reduce labels so that no two are alike."""
+    slugs: dict[str, str] = {}
+    for label in labels:
+        short, taken = slug(label), set(slugs.values())
+        suffixes = ["", *(f"-{index}" for index in range(2, len(slugs) + 2))]
+        slugs[label] = next(short + suffix for suffix in suffixes if short + suffix not in taken)
+    return slugs

@@ -17,11 +17,10 @@ def fact_rows(document: Mapping[str, Any]) -> list[tuple[str, str]]:
         studies = "published" if prior["is_published"] else "earlier"
         source += f"; {prior['df']:.1f} df of {len(prior['studies'])} {studies} ones"
     seed, segment = document["seed_variance"], document["segment_variance"]
-    together = "corrected together" if document["is_corrected"] else "not corrected"
     seeds = ", ".join(map(str, document["looks"]))
     errors = document["errors"]
     return [
-        ("comparisons", f"{document['comparisons']}, {together}"),
+        ("comparisons", f"{document['comparisons']}, corrected together"),
         ("tested at seeds", seeds),
         ("variance of a difference", f"{seed:.3g} between seeds, {segment:.3g} from segments ({source})"),
         ("seeds per comparison, no effect", f"{document['mean_seeds']:.1f}"),
@@ -39,7 +38,8 @@ def explanation(document: Mapping[str, Any]) -> str:
     return (
         "False verdict: no cell differs, and a report calls one better or worse; the study allows "
         f"{100 * document['alpha']:g} %. Found: one cell differs, and a report says so. After ± stands the "
-        "95 % error of the simulation."
+        "95 % error of the simulation. Margins, effects of crossed factors and claims on further metrics are "
+        "not simulated."
     )
 
 

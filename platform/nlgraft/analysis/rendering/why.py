@@ -6,16 +6,16 @@ from statistics import fmean
 
 from nlgraft.analysis.estimates.comparison import Comparison
 from nlgraft.analysis.estimates.power import PROBABILITY, decided_by
-from nlgraft.analysis.policy.compared import ComparedResults
+from nlgraft.analysis.policy.recorded import RecordedResults
 from nlgraft.basics.wording import count, duration
 
 
-def explain(result: ComparedResults, cell: str, baseline: str, metric: str | None, study: str) -> list[str]:
+def explain(result: RecordedResults, cell: str, baseline: str, metric: str | None, study: str) -> list[str]:
     """Explain the verdict on a cell in a few lines.
 
     Args:
         result: The results.
-        cell: The cell, as `ComparedResults.compare` takes it.
+        cell: The cell, as `RecordedResults.compare` takes it.
         baseline: The cell to compare it with.
         metric: A metric of the system; None for the main one.
         study: How commands name the study.
@@ -34,15 +34,14 @@ def explain(result: ComparedResults, cell: str, baseline: str, metric: str | Non
     return lines + _decision(result, comparison, study)
 
 
-def _noise(result: ComparedResults, comparison: Comparison) -> list[str]:
+def _noise(result: RecordedResults, comparison: Comparison) -> list[str]:
     """Tell the differences of the seeds, and how much of the noise is between them."""
     first, second = (result.cell(label).measured(comparison.metric) for label in (comparison.a, comparison.b))
     differences = (f"{seed}: {first[seed].value - second[seed].value:+.3g}" for seed in comparison.seeds)
     lines = [f"difference by seed: {', '.join(differences)}"]
-    variance = comparison.seed_variance
-    if variance is not None and comparison.num_seeds > 1:
-        of_seeds = variance / comparison.num_seeds
-        total = of_seeds + comparison.segment_variance
+    if (estimate := comparison.estimate) is not None:
+        of_seeds = estimate.variance / estimate.num_seeds
+        total = of_seeds + estimate.segment_variance
         share = of_seeds / total if total else 0.0
         text = f"noise of the mean: {total**0.5:.3g}, {share:.0%} of its square between seeds"
         if comparison.num_segments is not None:
@@ -55,7 +54,7 @@ def _noise(result: ComparedResults, comparison: Comparison) -> list[str]:
     return lines
 
 
-def _decision(result: ComparedResults, comparison: Comparison, study: str) -> list[str]:
+def _decision(result: RecordedResults, comparison: Comparison, study: str) -> list[str]:
     """Tell what would decide a question, what that costs, and the command."""
     if comparison.open_because:
         return [f"more seeds decide nothing: {comparison.open_because}"]
@@ -86,7 +85,7 @@ def _decision(result: ComparedResults, comparison: Comparison, study: str) -> li
     return [*lines, f"nlgraft run {study} --next-look{times}"]
 
 
-def _cost(result: ComparedResults, comparison: Comparison, look: int) -> str:
+def _cost(result: RecordedResults, comparison: Comparison, look: int) -> str:
     """Estimate the trials up to a look, each as long as those of the two cells so far."""
     cells = [result.cell(label) for label in (comparison.a, comparison.b)]
     trials = [trial for cell in cells for trial in cell.measured(comparison.metric)]

@@ -43,6 +43,11 @@ class Resources(Part):
     """CPU cores of a worker."""
     gpus_per_worker: float = Field(default=0.0, ge=0)
     """GPUs of a worker; a fraction shares one GPU between trials of one worker."""
+    gpu_memory: float | None = Field(default=None, gt=0)
+    """Memory of a GPU in GB, by which `plan` refuses what does not fit; none: it says what trainings take."""
+    sharding: Literal["none", "full"] = "none"
+    """full: parameters, gradients and optimiser state of a training are divided over its workers, for models
+    that are too large for one GPU; none: each worker has all of them. Results do not depend on it."""
     max_concurrent: int | None = Field(default=None, ge=1)
     """Most trials at once; none: as many as fit."""
     max_cpus: int | None = Field(default=None, ge=1)
@@ -386,14 +391,10 @@ class Tracking(Part):
 class Analysis(Part):
     """Statistics that compare cells."""
 
-    test: Literal["paired_bootstrap", "approximate_randomisation"] = "paired_bootstrap"
-    """Test whose p-value is reported first."""
     samples: int = Field(default=1000, ge=100)
     """Fewest resamples of each test and interval; a large family gets more."""
     alpha: float = Field(default=0.05, gt=0, lt=1)
     """Significance level; intervals cover 1 - alpha."""
-    correction: Literal["holm", "none"] = "holm"
-    """Correction of p-values over the family; verdicts are corrected over the ledger in any case."""
     family: Literal["all_cells", "claims"] = "all_cells"
     """Comparisons that are corrected together: every cell against the baseline, or the claims' own."""
     margin: dict[str, Annotated[float, Field(gt=0)]] = Field(default={})

@@ -41,6 +41,8 @@ _TEXT_BYTES_PER_TOKEN = 3.5
 _WIDTH = {"d_model", "hidden_size", "n_embd", "dim"}
 _DEPTH = {"num_layers", "num_hidden_layers", "n_layer", "n_layers"}
 """Settings of ours, and what checkpoints of transformers call them."""
+_DEPTH_OF_SIDE = {"num_encoder_layers", "num_decoder_layers", "encoder_layers", "decoder_layers"}
+_INNER = {"ffn_dim", "intermediate_size", "n_inner", "hidden_dim"}
 _ALIKE = 0.05
 """Logarithm of the ratio up to which sizes count as the same."""
 
@@ -253,6 +255,61 @@ def memory_problems(stages: Iterable[Stage], memory_bytes: float) -> list[Proble
         Problem("base", f"stage {name} trains weights of {size(num_bytes)}, {has}")
         for name, num_bytes in sizes.items()
         if num_bytes > memory_bytes
+    ]
+
+
+def gpu_memory(stage: Stage, resources: Resources) -> dict[str, float]:
+    """Estimate the bytes that a training takes on each GPU; empty where its parameters are not known.
+
+    Of N parameters of 4 bytes all are trained (or adapters alone, which are left out), by AdamW with 8 N
+    bytes of moments or with a momentum of 4 N. ``sharding: full`` divides these over the fewest workers;
+    beside them the first worker measures the whole model, 4 N. For a batch of T tokens a worker, activations
+    take 4 T (L w + 3 d + 3 V) bytes with L layers, each of w = 11 d + 4 f numbers for widths d outside and f
+    inside, and V tokens of the vocabulary (logits, and their gradient twice); with activation checkpointing
+    L w becomes L d + w. Within 15 % for Llamas in fp32 (tests/unit/study/test_gpu_memory.py), a quarter less
+    in bf16; scores of attention, which kernels of GPUs do not store, are left out.
+    """
+    total, settings = _num_parameters(stage), stage.config.get("train")
+    if stage.work is None or not total or not isinstance(settings, Mapping):
+        return {}
+    width, depth = _largest(stage, _WIDTH), _largest(stage, _DEPTH) or 2 * _largest(stage, _DEPTH_OF_SIDE)
+    layer = 11 * width + 4 * (_largest(stage, _INNER) or 4 * width)
+    kept = depth * width + layer if settings.get("activation_checkpointing") else depth * layer
+    tokens = stage.work.tokens_per_step / settings.get("accumulation", 1) / resources.min_workers
+    num_moments = 2 if settings.get("optimizer", "adamw") == "adamw" else 1
+    is_divided, num_bytes = resources.sharding == "full", _BYTES_PER_WEIGHT * total
+    part = num_bytes / (resources.min_workers if is_divided else 1)
+    learned = part if stage.config.get("lora") is None else 0.0
+    memory = {"weights": part, "gradients": learned, "optimiser": num_moments * learned}
+    activations = 4 * tokens * (kept + 3 * width + 3 * _largest(stage, {"vocab_size"}))
+    if is_divided and num_bytes > activations:
+        return memory | {"the whole model, with which dev is measured": num_bytes}
+    return memory | {"activations": activations}
+
+
+def gpu_notes(stages: Iterable[Stage], resources: Resources) -> tuple[list[str], list[Problem]]:
+    """Tell what the largest training takes of a GPU; those that do not fit, one a name, are problems."""
+    needs: dict[str, dict[str, float]] = {}
+    for stage in stages:
+        parts = gpu_memory(stage, resources) if stage.is_distributed and resources.gpus_per_worker else {}
+        if sum(parts.values()) > sum(needs.get(stage.name, {}).values()):
+            needs[stage.name] = parts
+    totals = {name: sum(parts.values()) for name, parts in needs.items()}
+    texts = {
+        name: f"stage {name} takes about {size(totals[name])} of each GPU: "
+        + ", ".join(f"{part} {size(num_bytes)}" for part, num_bytes in needs[name].items())
+        for name in sorted(totals, key=lambda name: -totals[name])
+    }
+    limit = math.inf if resources.gpu_memory is None else 1e9 * resources.gpu_memory
+    way = "more workers" if resources.sharding == "full" else "resources.sharding: full with several workers"
+    message = (
+        f"a GPU has {size(limit)}; what helps: {way}, train.activation_checkpointing: true, smaller batches "
+        "with more accumulation, adapters (lora) where the system has them"
+    )
+    return [*texts.values()][:1], [
+        Problem("resources.gpu_memory", f"{text}; {message}")
+        for name, text in texts.items()
+        if totals[name] > limit
     ]
 
 

@@ -21,6 +21,7 @@ from nlgraft.study.planning.cost import (
     Cost,
     capacity_problems,
     cost_of,
+    gpu_notes,
     max_allowed,
     max_concurrent,
     memory_problems,
@@ -107,6 +108,8 @@ def plan(
         cost = cost_of([*to_do, *stages.future], durations, study.resources, texts)
         problems = capacity_problems(study.resources, capacity) if capacity is not None else []
         problems += memory_problems(stages.distinct.values(), (capacity or {}).get("memory", math.inf))
+        gpu_texts, gpu_problems = gpu_notes(stages.distinct.values(), study.resources)
+    notes += gpu_texts
     notes += _cost_notes(cost) if store is not None or cost.estimated else []
     return Plan(
         study=study,
@@ -119,7 +122,7 @@ def plan(
             "finished": len(finished),
         },
         max_concurrent=_num_concurrent(study, capacity),
-        problems=problems,
+        problems=problems + gpu_problems,
         warnings=warnings(study)
         + _small_searches(study, resolved)
         + _short_budget(study, len(trials) + num_search_trials)

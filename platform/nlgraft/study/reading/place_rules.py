@@ -50,6 +50,9 @@ def _resource_problems(study: Study) -> Iterator[Problem]:
         yield Problem("resources.gpus_per_worker", message)
     if workers < (least := study.resources.min_workers):
         yield Problem("resources.workers.max", f"{workers} is below min, {least}")
+    if study.resources.sharding == "full" and least < 2:
+        message = f"full divides a training over its workers, {study.resources.workers_text}; give at least 2"
+        yield Problem("resources.sharding", message)
     for kind, cap in study.resources.caps.items():
         if cap < (needed := study.resources.per_trial[kind]):
             yield Problem(f"resources.max_{kind.lower()}s", f"{cap:g} is too few: one trial has {needed:g}")

@@ -31,7 +31,11 @@ _KIND = "definitions"
 INPUTS = "inputs"
 """Folder of an unpacked store with the input files of its studies, by the places that they came from."""
 
-_REMOVED = {"resources": {"priority", "use_idle_cpus"}, "sequential": {"replicates"}}
+_REMOVED = {
+    "resources": {"priority", "use_idle_cpus"},
+    "sequential": {"replicates"},
+    "analysis": {"test", "correction"},
+}
 """Settings that records of earlier versions hold; none of them changed what trials compute."""
 
 

@@ -1,0 +1,151 @@
+"""A training whose state is divided over workers is that of one worker, and so are its checkpoints."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+
+from nlgraft.nn.conversion.checkpoint import from_hugging_face
+from nlgraft.nn.model_config import LlamaConfig
+from nlgraft.nn.transformers_lms import fresh_llama
+from nlgraft.pipeline.stage import TrialStopped
+from nlgraft.text.batches import Ragged
+from nlgraft.training.causal_text import LineEnds, PackedText, causal_losses, causal_objective
+from nlgraft.training.loop import train
+from nlgraft.training.losses import Seq2SeqObjective
+from nlgraft.training.step import RowsFirst, Training
+from nlgraft.training.train_config import LearnedParameters, ParameterGroup, TrainConfig
+from nlgraft.training.weights import load_weights
+from tests.tiny_models import CASES, build, tiny_translator
+from tests.unit.training.toy import Recorder, ToyData, dev_loss_of, make_context
+from tests.worker_groups import run_group, run_groups_apart
+
+SETTINGS = {
+    "max_steps": 6,
+    "peak_lr": 0.02,
+    "warmup_steps": 2,
+    "accumulation": 2,
+    "clip_norm": 0.5,
+    "eval_every_steps": 3,
+    "weight_decay": 0.01,
+}
+IDS = [[4 + (3 * row + place) % 20 for place in range(1 + row * row % 9)] for row in range(40)]
+LINES, DEV_LINES = Ragged.of(IDS), Ragged.of(IDS[:9])
+LINE_ENDS = LineEnds(2, 2)
+
+
+def language_model(*, is_tied, seed):
+    """Windows of 1 to 8 tokens; the last batch has fewer than four of them."""
+    config = LlamaConfig(d_model=8, num_layers=2, num_heads=2, ffn_dim=12, is_tied=is_tied)
+    model = fresh_llama(config, 25, end_id=2, max_tokens=8, seed=seed).double()
+    text = PackedText(LINES, LINES.lengths + 1, LINE_ENDS, budget=30, max_tokens=8, seed=1)
+    return Training(model, causal_objective, text, TrainConfig(**SETTINGS))
+
+
+def tied_with_new_rows(seed):
+    training = language_model(is_tied=True, seed=seed)
+    return training, RowsFirst(3, {"model.model.embed_tokens.weight": torch.arange(25) % 3 == 0})
+
+
+def untied(seed):
+    training = language_model(is_tied=False, seed=seed)
+    config = training.config.model_copy(update={"activation_checkpointing": True, "average_last": 2})
+    group = ParameterGroup(pattern="lm_head", lr_multiplier=3.0, num_frozen_steps=2)
+    learned = LearnedParameters(frozen=("mlp",), groups=(group,))
+    return Training(training.model, training.objective, training.data, config, learned), None
+
+
+def with_adapters(seed):
+    from trainables.llm_vocabulary.config import LoraConfig
+    from trainables.llm_vocabulary.stages import add_adapters, rows_and_adapters
+
+    training = language_model(is_tied=True, seed=seed)
+    add_adapters(training.model, LoraConfig(rank=2), seed)
+    table = next(name for name, _ in training.model.named_parameters() if "embed_tokens" in name)
+    rows = RowsFirst(1, {table: torch.arange(25) > 20})
+    return training, rows_and_adapters(training.model.double(), rows)
+
+
+def translator(model):
+    return Training(model.train(), Seq2SeqObjective(0.1), ToyData(), TrainConfig(**SETTINGS)), None
+
+
+DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
+SEQ2SEQ = CASES["dual_transformer"]()
+SEQ2SEQ = replace(SEQ2SEQ, config=SEQ2SEQ.config.model_copy(update=dict.fromkeys(DROPOUTS, 0.0)))
+TRAININGS = {
+    "tied_with_new_rows": tied_with_new_rows,
+    "untied": untied,
+    "with_adapters": with_adapters,
+    "seq2seq": lambda seed: translator(build(SEQ2SEQ, seed)),
+    "mbart": lambda seed: translator(
+        from_hugging_face(tiny_translator("mbart", seed, dropout=0.0))[0].double()
+    ),
+}
+
+
+def dev_loss(model):
+    if hasattr(model, "encode"):
+        return dev_loss_of(model, ToyData(num=12, seed=9), 12)
+    nats, tokens = causal_losses(model, DEV_LINES, LINE_ENDS, 8).sum(0)
+    return {"dev/loss": float(nats / tokens)}
+
+
+def train_one(name, root, rank=0, size=1, stop_at=None, *, is_sharded=False):
+    training, rows_first = TRAININGS[name](1 + rank)  # unlike initial weights: the first worker's count
+    recorder = Recorder(stop_at if rank == 0 else None)
+    context = make_context(root, recorder, rank=rank, world_size=size, is_sharded=is_sharded)
+    return train(training, context, evaluate=dev_loss, rows_first=rows_first), training.model
+
+
+def work(rank, size, name, root, stop_at):
+    if stop_at:
+        with pytest.raises(TrialStopped):
+            train_one(name, root, rank, size, stop_at, is_sharded=size > 1)
+        return
+    outcome, model = train_one(name, root, rank, size, is_sharded=size > 1)
+    sums = [float(tensor.sum()) for tensor in model.state_dict().values()]
+    (root / f"outcome-{rank}.json").write_text(json.dumps([outcome.curves, outcome.num_tokens, sums]))
+
+
+def run_groups(root):
+    """Begin with one worker, go on with two, end with as many as the directory is named after."""
+    [(name, size)] = [path.name.split("-") for path in root.iterdir()]
+    run_group(1, work, name, root / f"{name}-{size}", 2)
+    run_group(2, work, name, root / f"{name}-{size}", 4)
+    shutil.copytree(root / f"{name}-{size}", root / "of two")
+    run_group(int(size), work, name, root / f"{name}-{size}", None)
+
+
+def values(curves, name):
+    return [[step, value] for step, value, _ in curves[name]]
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [("tied_with_new_rows", 2), *(pytest.param(name, 4, marks=pytest.mark.slow) for name in TRAININGS)],
+)
+def test_a_divided_training_is_that_of_one_worker(name, size, tmp_path, monkeypatch):
+    """Workers have unequal numbers of tokens, or none; groups go on from states of other sizes."""
+    if name == "with_adapters":
+        pytest.importorskip("peft", reason="the extra peft is not installed")
+    directory = tmp_path / "groups" / f"{name}-{size}"
+    directory.mkdir(parents=True)
+    run_groups_apart(__name__, directory.parent)
+    monkeypatch.setattr("nlgraft.training.loop.REPORT_EVERY_STEPS", 1)
+    single, model = train_one(name, tmp_path / "one")
+    resumed, same = train_one(name, directory.parent / "of two")
+    outcomes = [json.loads((directory / f"outcome-{rank}.json").read_text()) for rank in range(size)]
+    for curves, num_tokens in [(resumed.curves, resumed.num_tokens), *(outcome[:2] for outcome in outcomes)]:
+        assert num_tokens == single.num_tokens
+        for metric in ("train/loss", "train/gradient_norm", "dev/loss"):
+            assert values(curves, metric) == [
+                [step, pytest.approx(value, rel=1e-9)] for step, value in values(single.curves, metric)
+            ]
+    weights = load_weights(directory / "artifact-0" / "model.safetensors")
+    for key, tensor in model.state_dict().items():
+        assert torch.allclose(weights[key], tensor, rtol=1e-8, atol=1e-10), key
+        assert torch.allclose(same.state_dict()[key], tensor, rtol=1e-8, atol=1e-10), key
+    assert all(outcome[2] == outcomes[0][2] for outcome in outcomes), "all workers end with the whole model"
