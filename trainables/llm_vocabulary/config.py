@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Discriminator, Field, Tag
 
 from nlgraft.basics.errors import DataError
-from nlgraft.basics.strict_config import Condition, ReadWhen, StrictConfig
+from nlgraft.basics.strict_config import GIVEN, Condition, ReadWhen, StrictConfig
 from nlgraft.nn.model_config import LlamaConfig
 from nlgraft.stages.config_parts import (
     PretrainedConfig,
+    ScoreConfig,
     UpstreamSeed,
     VectorsConfig,
     unmeasured,
 )
-from nlgraft.text.corpus_config import TestedTextConfig, TextConfig, requires
+from nlgraft.text.corpus_config import (
+    AnyCorpus,
+    PairsConfig,
+    TestedTextConfig,
+    TextConfig,
+    as_corpus,
+    requires,
+    role_problem,
+)
 from nlgraft.text.files import InputPathOrName
 from nlgraft.text.tokenizer_config import LEAST_BYTE_TOKENS, ByteTokenizerConfig
 from nlgraft.training.train_config import TrainConfig
@@ -48,15 +57,40 @@ def _known(method: str) -> str:
         raise ValueError(str(error)) from error
 
 
+def _kind(corpus: Any) -> Literal["pairs", "text"]:
+    """Tell if a corpus, typed or as written, has targets; so only the problems of its own kind are told."""
+    if not isinstance(corpus, Mapping):
+        return "pairs" if has_target(corpus) else "text"
+    train = corpus.get("train")
+    is_paired = (
+        corpus.get("corpus") == "sacrebleu"
+        or corpus.get("target") is not None
+        or (isinstance(train, Mapping) and train.get("target") is not None)
+        or corpus.get("task", "monolingual") != "monolingual"
+    )
+    return "pairs" if is_paired else "text"
+
+
+def has_target(corpus: AnyCorpus) -> bool:
+    """Tell if a corpus has targets, which only a task reads."""
+    return "target" in as_corpus(corpus).roles
+
+
+_Pairs = Annotated[PairsConfig, Tag("pairs")]
+_TextOrPairs = Annotated[Annotated[TextConfig, Tag("text")] | _Pairs, Discriminator(_kind)]
+_TestedTextOrPairs = Annotated[Annotated[TestedTextConfig, Tag("text")] | _Pairs, Discriminator(_kind)]
+
+
 class DataConfig(StrictConfig):
     """Text of the model's own domain or language, and of the one that it is moved to."""
 
-    upstream: Annotated[TextConfig, requires(has_further_tests=False)] | None = None
-    """Text of the old domain: a model from scratch is pretrained on it, and the trial's model is scored on
-    its test split, which shows what was forgotten. Null: only with a checkpoint; nothing is scored there."""
-    downstream: Annotated[TestedTextConfig, requires("source 0")]
-    """Text on which the vocabulary is changed and the model is trained on. Further test sets are scored, too:
-    other domains, or with a checkpoint the old one."""
+    upstream: Annotated[_TextOrPairs, requires(has_further_tests=False)] | None = None
+    """Text of the old domain, or with a task sources and targets: a model from scratch is pretrained on it,
+    and the trial's model is scored on its test split, which shows what was forgotten. Null: only with a
+    checkpoint; nothing is scored there."""
+    downstream: Annotated[_TestedTextOrPairs, requires("source 0")]
+    """Text on which the vocabulary is changed and the model is trained on, with a task sources and targets.
+    Further test sets are scored, too: other domains, or with a checkpoint the old one."""
 
 
 class ModelConfig(PretrainedConfig):
@@ -187,11 +221,56 @@ class TrainingConfig(StrictConfig):
             )
 
 
+class DecodeConfig(StrictConfig):
+    """Search for a target by ``generate`` of transformers; beam 1 is greedy search."""
+
+    # No ban on repeated n-grams: transformers would count those of the prompt, whose words a target needs.
+    beam: int = Field(default=5, ge=1)
+    """Hypotheses kept for each prompt."""
+    alpha: float = Field(default=1.0, ge=0)
+    """The log-probability of a hypothesis of n tokens is divided by n^alpha; only beams have several."""
+    min_length: int = Field(default=0, ge=0)
+    """Smallest number of tokens before the end token."""
+    batch_sentences: int = Field(default=32, ge=1)
+    """Prompts that are read at once, after sorting by length."""
+
+    def _problems(self) -> Iterator[str]:
+        if self.beam == 1 and self.alpha != 1.0:
+            yield f"alpha {self.alpha} has no effect with beam 1: leave it out, or raise beam"
+
+
+SOURCE = "{source}"
+"""Place of the source in a prompt."""
+
+
+class TaskConfig(StrictConfig):
+    """Writing a target after a prompt, such as a translation or a summary."""
+
+    prompt: str = f"{SOURCE}\n"
+    """What the model reads before it writes the target, with {source} where the source stands. It is encoded
+    as one text, and the target behind it as another. The loss is that of the target and its end."""
+    max_target_tokens: int = Field(default=64, ge=2)
+    """Longest target and longest hypothesis in tokens, end included; the prompt has the rest of
+    ``causal_lm.max_tokens``. Longer targets, and sources for which a prompt has no room, are cut and counted;
+    a target that was cut has no end to learn."""
+    decode: DecodeConfig = DecodeConfig()
+    """Search for the targets of dev and test."""
+
+    def _problems(self) -> Iterator[str]:
+        if self.prompt.count(SOURCE) != 1:
+            yield f"prompt {self.prompt!r} needs {SOURCE} once: it says where the source stands"
+        if self.decode.min_length >= self.max_target_tokens:
+            yield (
+                f"decode.min_length {self.decode.min_length} and an end do not fit max_target_tokens "
+                f"{self.max_target_tokens}"
+            )
+
+
 _NEW: Condition = {"vocabulary.change": WITH_NEW_ROWS}
 
 
 class Config(StrictConfig):
-    """A trial: pretrained model, changed vocabulary, further training, scores in bits per byte."""
+    """A trial: pretrained model, changed vocabulary, further training, scores of text or of a task."""
 
     READ_WHEN: ClassVar[ReadWhen] = {
         "vocabulary.size": ({"vocabulary.change": WITH_SIZE},),
@@ -202,6 +281,7 @@ class Config(StrictConfig):
         "vectors": ({**_NEW, "vocabulary.method": VECTOR_METHODS},),
         "training.new_rows_first_steps": (_NEW,),
         "training.has_reference": ({"vocabulary.change": (*WITH_NEW_ROWS, "prune")},),
+        "score": ({"task": (GIVEN,)},),
     }
 
     data: DataConfig
@@ -216,6 +296,12 @@ class Config(StrictConfig):
     """Token vectors, for methods that compare tokens by them."""
     training: TrainingConfig | None = TrainingConfig()
     """Training after the exchange; null: none."""
+    # Both stay out of the keys of cells and searches where nothing is given: these are older than tasks.
+    task: TaskConfig | None = Field(default=None, exclude_if=lambda task: task is None)
+    """If given, the model learns to write targets after prompts, and what it writes is scored; null: it
+    learns whole lines of text."""
+    score: ScoreConfig = Field(default=ScoreConfig(), exclude_if=lambda score: score == ScoreConfig())
+    """Metrics of the targets that are written in a task."""
 
     def _problems(self) -> Iterator[str]:
         if (self.upstream is None) != (self.causal_lm.model is None):
@@ -231,4 +317,24 @@ class Config(StrictConfig):
             yield (
                 f"vocabulary.method {vocabulary.method} compares tokens in a model that has them: give "
                 "vocabulary.donor a checkpoint, or model and train"
+            )
+        yield from self._task_problems()
+
+    def _task_problems(self) -> Iterator[str]:
+        corpora = {name: corpus for name, corpus in self.data if corpus is not None}
+        if self.task is None:
+            for name in (name for name, corpus in corpora.items() if has_target(corpus)):
+                yield f"data.{name} has a target, which only a task reads: give task, or text without targets"
+            if self.score != ScoreConfig():
+                yield "score is given, but only what a task writes is scored: give task, or leave score out"
+            return
+        for name, corpus in corpora.items():
+            roles = ("source 0", "target")
+            problem = role_problem(as_corpus(corpus), *roles, is_exact=True)
+            if problem and (name == "downstream" or has_target(corpus)):
+                yield f"data.{name} {problem}"
+        if self.task.max_target_tokens >= self.causal_lm.max_tokens:
+            yield (
+                f"task.max_target_tokens {self.task.max_target_tokens} leaves no room for a prompt in "
+                f"causal_lm.max_tokens {self.causal_lm.max_tokens}"
             )

@@ -1,7 +1,8 @@
 """The stages of a trial, their settings and their inputs.
 
 corpora -> old tokenizer -> pretraining -> new vocabulary -> exchange -> further training -> scores. Arms
-share the pretrained model; arms with the same vocabulary share its tokenizer and the encoded text.
+share the pretrained model; arms with the same vocabulary share its tokenizer and the encoded text. With a
+task the text is prompts and targets, and what is written after prompts of dev and test is scored last.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.stages import seq2seq_graph as pieces
 from nlgraft.stages.masked_lm_graph import CHECKPOINT_TOKENIZER
 from nlgraft.stages.released_graph import CHECKPOINTS, CheckpointSettings, checkpoint_settings
-from nlgraft.stages.seq2seq_graph import TokenizedText
+from nlgraft.stages.seq2seq_graph import SCORE, ScoreInputs, TokenizedText
 from nlgraft.stages.shared_kinds import (
     EXCHANGE,
     PLAN,
@@ -42,9 +43,11 @@ from trainables.llm_vocabulary.config import (
     PRUNING,
     WITH_NEW_ROWS,
     Config,
+    DecodeConfig,
     LoraConfig,
     ModelConfig,
     PackedTrainConfig,
+    has_target,
 )
 
 if TYPE_CHECKING:
@@ -70,7 +73,7 @@ def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageG
 
 
 def _line_text(name: str, corpus: Stage, tokenizer: Stage) -> TokenizedText:
-    """Encode whole lines of a corpus."""
+    """Encode whole lines of a corpus, those of targets too."""
     inputs = TokenizedInputs(corpus=corpus, tokenizer=tokenizer)
     return TokenizedText(corpus, tokenizer, ENCODED_LINES.stage(f"{name}_encoded", NoSettings(), inputs))
 
@@ -140,15 +143,40 @@ class _Builder:
         settings = ByteTokenizerSettings(tokenizer=config)
         return BYTE_TOKENIZER.stage(f"{name}_tokenizer", settings, CorpusInputs(corpus=corpus))
 
+    def _text(self, name: str, corpus: Stage, tokenizer: Stage, *, is_paired: bool) -> TokenizedText:
+        """Encode a corpus as the model reads it: lines, or prompts with targets."""
+        task = self.config.task
+        if task is None or not is_paired:
+            return _line_text(name, corpus, tokenizer)
+        room = self.config.causal_lm.max_tokens - task.max_target_tokens
+        settings = PairSettings(
+            prompt=task.prompt, max_prompt_tokens=room, max_target_tokens=task.max_target_tokens
+        )
+        inputs = TokenizedInputs(corpus=corpus, tokenizer=tokenizer)
+        return TokenizedText(corpus, tokenizer, ENCODED_PAIRS.stage(f"{name}_pairs", settings, inputs))
+
+    def _upstream_text(self, name: str, tokenizer: Stage) -> TokenizedText:
+        upstream, corpus = self.config.data.upstream, self.upstream_corpus
+        assert upstream is not None
+        assert corpus is not None
+        return self._text(name, corpus, tokenizer, is_paired=has_target(upstream))
+
     @cached_property
     def old_text(self) -> TokenizedText:
         """Downstream text in the old vocabulary."""
-        return _line_text("old", self.corpus, self.old)
+        return self._text("old", self.corpus, self.old, is_paired=True)
 
     @cached_property
     def text(self) -> TokenizedText:
         """Downstream text in the trial's vocabulary."""
-        return _line_text("downstream", self.corpus, self.new) if self.is_changed else self.old_text
+        if not self.is_changed:
+            return self.old_text
+        return self._text("downstream", self.corpus, self.new, is_paired=True)
+
+    @cached_property
+    def lines(self) -> TokenizedText:
+        """All lines of downstream text in the trial's vocabulary, sources and targets alike."""
+        return _line_text("downstream" if self.is_changed else "old", self.corpus, self.new)
 
     # --- model ------------------------------------------------------------------------------------------
 
@@ -158,14 +186,13 @@ class _Builder:
         if config.checkpoint is not None:
             return _released("released", "checkpoint_tokenizer", config)[0]
         assert upstream is not None
-        assert self.upstream_corpus is not None
         settings = TrainCausalSettings(
             train=upstream.train,
             max_tokens=config.max_tokens,
             llama=config.model,
             metric_prefix="upstream",
         )
-        text = _line_text("upstream", self.upstream_corpus, self.old)
+        text = self._upstream_text("upstream", self.old)
         seed = upstream.seed_of(self.seed)
         return TRAIN_CAUSAL.stage("upstream", settings, TrainLanguageModelInputs(**vars(text)), seed=seed)
 
@@ -174,9 +201,9 @@ class _Builder:
         if kind is None:
             return None
         if age == "new":
-            text = self.text
+            text = self.lines
         elif self.upstream_corpus is None:
-            text = self.old_text
+            text = _line_text("old", self.corpus, self.old)
         else:
             text = _line_text("upstream", self.upstream_corpus, self.old)
         return VECTORS.stage(
@@ -273,12 +300,40 @@ class _Builder:
         """Score the trial's model; its training, if there is one, has scored it on dev."""
         tests = [split for split in splits if split != "dev"]
         is_trained = self.config.training is not None
+        if self.config.task is not None:
+            further = {split: self._scored(split) for split in splits if split != "dev" or not is_trained}
+            return self._written(splits, further | (self._measures() if tests else {}))
         if not tests:
             return self.model if is_trained else self._scored("dev")
         further = {split: self._scored(split) for split in tests[1:]} | self._measures()
         if not is_trained:
             further["dev"] = self._scored("dev")
         return self._scored(tests[0], further)
+
+    def _written(self, splits: tuple[str, ...], further: Mapping[str, Stage]) -> Stage:
+        """Score what the trial's model writes after prompts."""
+        task, score = self.config.task, self.config.score
+        assert task is not None
+        inputs = ScoreCausalInputs(**vars(self.text), model=self.model)
+        translations = {
+            split: WRITTEN.stage(
+                f"translation_{split}",
+                WriteSettings(
+                    split=split,
+                    decode=task.decode,
+                    max_target_tokens=task.max_target_tokens,
+                    is_calibrated=score.is_calibrated,
+                ),
+                inputs,
+            )
+            for split in splits
+        }
+        learned = pieces.learned_scores(score, self.corpus, translations)
+        return SCORE.stage(
+            "scores",
+            pieces.score_settings(score),
+            ScoreInputs(corpus=self.corpus, translations=translations, further={**further, **learned}),
+        )
 
     def _scored(self, split: str, further: Mapping[str, Stage] | None = None) -> Stage:
         return self._score(f"{split}_scores", self.text, split, "", further)
@@ -298,13 +353,13 @@ class _Builder:
 
     def _measures(self) -> dict[str, Stage]:
         """Stages whose metrics belong to the trial although nothing reads them."""
-        inputs = MeasureInputs(**vars(self.text), model=self.model, plans=self.plans)
+        inputs = MeasureInputs(**vars(self.lines), model=self.model, plans=self.plans)
         stages = {
             "text": MEASURES.stage("text_measures", NoSettings(), inputs),
             "generation": GENERATION.stage("generation", NoSettings(), inputs),
         }
         if self.upstream_corpus is not None:
-            text = _line_text("old_domain", self.upstream_corpus, self.new)
+            text = self._upstream_text("old_domain", self.new)
             stages["old_domain"] = self._score("old_domain_scores", text, "test", "old_domain")
         training = self.config.training
         if training is not None and training.has_reference and self.is_changed:
@@ -347,6 +402,30 @@ class TrainCausalSettings(TrainingSettings[PackedTrainConfig]):
     def layers(self) -> tuple[int, int] | None:
         """Weights of the layers, and width, of a fresh model."""
         return None if self.llama is None else (self.llama.num_layer_parameters, self.llama.d_model)
+
+
+class PairSettings(Settings):
+    """Prompts that are read and targets that are predicted, with the special tokens at both ends."""
+
+    prompt: str
+    """The prompt, with the place of the source."""
+    max_prompt_tokens: int
+    """Longest prompt; the source in it is cut."""
+    max_target_tokens: int
+    """Longest target, its end included; one that is cut has no end."""
+
+
+class WriteSettings(Settings):
+    """Targets that are written after the prompts of a split."""
+
+    split: SplitName
+    """Split to write."""
+    decode: DecodeConfig
+    """Search."""
+    max_target_tokens: int
+    """Longest target, its end included."""
+    is_calibrated: bool
+    """If true, measure the expected calibration error of inference."""
 
 
 class ScoreCausalSettings(Settings):
@@ -408,6 +487,8 @@ BYTE_TOKENIZER = StageKind(
     "trainables.llm_vocabulary.stages:learn_tokenizer", ByteTokenizerSettings, CorpusInputs
 )
 ENCODED_LINES = StageKind("trainables.llm_vocabulary.stages:encode", NoSettings, TokenizedInputs)
+ENCODED_PAIRS = StageKind("trainables.llm_vocabulary.stages:encode_pairs", PairSettings, TokenizedInputs)
+WRITTEN = StageKind("trainables.llm_vocabulary.stages:write", WriteSettings, ScoreCausalInputs)
 RELEASED_CAUSAL = StageKind(
     "trainables.llm_vocabulary.stages:read_released", CheckpointSettings, NoInputs, check=CHECKPOINTS
 )

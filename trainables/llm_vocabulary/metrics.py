@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from nlgraft.evaluation.metric_config import SCORED
-from nlgraft.stages.metrics import EXCHANGE, TRAINING_COST, fixed, prefixed
+from nlgraft.stages.metrics import EXCHANGE, OUTPUT, TEXT, TRAINING_COST, fixed, prefixed
 from nlgraft.study.data.system import Metric
 from trainables.llm_vocabulary.config import KEPT
 
@@ -18,7 +18,8 @@ def _losses(split: Literal["dev", "test"]) -> dict[str, Metric]:
             unit=SCORED["loss"].unit,
             split=split,
             is_tracked=True,
-            description="Cross-entropy per token, ends of lines included: no unit between vocabularies.",
+            description="Cross-entropy per token of lines, or of a task's targets, ends included: no unit "
+            "between vocabularies.",
         ),
         f"{split}/bits_per_byte": Metric(
             direction="minimize",
@@ -74,6 +75,11 @@ CATCH_UP: Mapping[str, Metric] = {
         "minimize", "s", "Seconds of training until then; all of them where it never was, which favours it."
     ),
 }
+TASK: Mapping[str, Metric] = {
+    **TEXT,
+    **{name: metric for name, metric in OUTPUT.items() if not name.endswith("reference_length")},
+}
+"""Of what is written in a task."""
 METRICS: Mapping[str, Metric] = {
     **TRAINING,
     **_losses("test"),
@@ -85,5 +91,6 @@ METRICS: Mapping[str, Metric] = {
     **TEXT_MEASURES,
     **GENERATION,
     **CATCH_UP,
+    **TASK,
 }
 """Metrics by name; an arm without a stage lacks the metrics of that stage."""

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence, Sized
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from safetensors.numpy import load_file, save_file
+from transformers import GenerationConfig
 
-from nlgraft.basics.errors import ContractError
+from nlgraft.basics.errors import ContractError, DataError
 from nlgraft.evaluation.artifact import read_metrics, write_lines, write_metrics
+from nlgraft.evaluation.calibration import evaluate_calibration
 from nlgraft.evaluation.scores import Evaluation, Score
+from nlgraft.evaluation.translation import complete, speed_signature
 from nlgraft.nn.modes import seeded, synchronize
 from nlgraft.nn.transformers_lms import TransformersCausalLM, fresh_llama, load_causal_lm
 from nlgraft.pipeline.stage import StageContext
-from nlgraft.stages.run.text_stages import read_encoded
+from nlgraft.stages.run.text_stages import REPORT_FILE, read_encoded
 from nlgraft.stages.run.training_task import (
     KEPT,
     TrainingTask,
@@ -27,43 +32,58 @@ from nlgraft.stages.run.training_task import (
     write_scores,
     write_split,
 )
+from nlgraft.stages.run.translation_stages import HYPOTHESES_FILE, write_output_measures
+from nlgraft.stages.seq2seq_graph import TARGET
 from nlgraft.stages.shared_kinds import SIDE, TrainLanguageModelInputs
 from nlgraft.text.batches import Ragged
 from nlgraft.text.corpora import read_corpus
-from nlgraft.text.files import chunks, read_json
+from nlgraft.text.files import JoinedLines, chunks, read_json, write_json
 from nlgraft.text.word_tokenizers import TOKENIZER_FILE, learn_byte_tokenizer
 from nlgraft.training.causal_text import (
     LineEnds,
     PackedText,
+    Prompted,
+    PromptedText,
     causal_losses,
     causal_objective,
     check_positions,
+    target_confidences,
+    target_losses,
+    target_objective,
     token_counts,
 )
 from nlgraft.training.loop import CURVES_FILE, TrainOutcome
 from nlgraft.training.seeds import derive_seed
 from nlgraft.training.step import RowsFirst, Training
 from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, ParameterGroup
-from nlgraft.training.views import IntArray, write_encoded
+from nlgraft.training.views import Encoded, IntArray, surround, write_encoded
 from nlgraft.vocab.tokenizers.directories import copy_settings, copy_tokenizer
-from nlgraft.vocab.tokenizers.encoding import count_tokens, open_tokenizer, text_encoder
+from nlgraft.vocab.tokenizers.encoding import (
+    count_tokens,
+    encode_batch,
+    open_tokenizer,
+    text_encoder,
+)
 from nlgraft.vocab.tokenizers.extension import learn_extension
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab.tokenizers.pruning import prune_tokenizer
 from nlgraft.vocab.transfer_plan import TransferPlan
-from trainables.llm_vocabulary.config import LoraConfig
+from trainables.llm_vocabulary.config import SOURCE, LoraConfig
 from trainables.llm_vocabulary.graph import (
     BYTE_TOKENIZER,
     CATCH_UP,
     CHANGE,
     ENCODED_LINES,
+    ENCODED_PAIRS,
     GENERATION,
     MEASURES,
     RELEASED_CAUSAL,
     SCORE_CAUSAL,
     TEXT,
     TRAIN_CAUSAL,
+    WRITTEN,
     MeasureInputs,
+    PairSettings,
     ScoreCausalInputs,
     TrainCausalSettings,
 )
@@ -72,6 +92,8 @@ from trainables.llm_vocabulary.metrics import METRICS
 READ_FILE = "tokens_read.safetensors"
 """How often each token was read in the training."""
 _SIGNATURE = "each line by itself, its end one byte and one token"
+_TARGET_SIGNATURE = "each target after its prompt, its end one byte and one token; bytes of uncut ones"
+_LOG = logging.getLogger(__name__)
 
 
 def read_released(context: StageContext) -> None:
@@ -87,7 +109,7 @@ def train(context: StageContext) -> None:
     ends = LineEnds.of(load_vocabulary(inputs.tokenizer))
     model = _start_model(settings, inputs, context, ends)
     check_positions(model, settings.max_tokens)
-    text = _packed(settings, inputs, ends, context.seed)
+    text = _training_text(settings, inputs, ends, context.seed)
 
     def measure(model: TransformersCausalLM) -> Evaluation:
         return _evaluate(model, inputs, "dev", settings.max_tokens, context.device)
@@ -100,12 +122,13 @@ def train(context: StageContext) -> None:
         copy_tokenizer(inputs.tokenizer, directory)
 
     rows_first = _rows_first(settings, inputs, model, context.seed)
-    training = Training(model, causal_objective, text, settings.train, _learned(settings, model))
+    objective = causal_objective if isinstance(text, PackedText) else target_objective
+    training = Training(model, objective, text, settings.train, _learned(settings, model))
     outcome, _ = TrainingTask(training, measure, save, rows_first, settings.metric_prefix).run(context)
     times = text.times_read(outcome.step * settings.train.accumulation)
-    counts = token_counts(read_encoded(inputs.encoded, "train").stream(TEXT), times, len(model.input_table))
+    counts = token_counts(_sequences(read_encoded(inputs.encoded, "train")), times, len(model.input_table))
     save_file({"counts": counts}, context.directory / READ_FILE)
-    num_bytes = int(times @ bytes_of(inputs.corpus, "train"))
+    num_bytes = int(times @ _over_sides(inputs.corpus, "train", str.encode))
     write_scores(context.directory, _bytes_read(num_bytes, outcome), settings.metric_prefix)
 
 
@@ -150,18 +173,21 @@ def _rows_first(
     return rows if settings.lora is None else rows_and_adapters(model, rows)
 
 
-def _packed(
+def _training_text(
     settings: TrainCausalSettings, inputs: TrainLanguageModelInputs[Path], ends: LineEnds, seed: int
-) -> PackedText:
-    config, lines = settings.train, read_encoded(inputs.encoded, "train").stream(TEXT)
+) -> PackedText | PromptedText:
+    config, encoded = settings.train, read_encoded(inputs.encoded, "train")
+    lines, pairs = _sequences(encoded), _pairs(encoded)
     if config.batch_tokens is not None:
         sizes = lines.lengths + 1
     elif config.batch_characters is not None:
-        sizes = np.fromiter((len(line) + 1 for line in lines_of(inputs.corpus, "train")), np.int64)
+        sizes = _over_sides(inputs.corpus, "train", str)
     else:
         sizes = np.ones(len(lines), dtype=np.int64)
     budget = config.batch_tokens or config.batch_characters or config.batch_sentences
     assert budget is not None, "a training has one budget"
+    if pairs is not None:
+        return PromptedText(pairs, sizes, budget=budget, seed=seed)
     return PackedText(lines, sizes, ends, budget=budget, max_tokens=settings.max_tokens, seed=seed)
 
 
@@ -199,26 +225,46 @@ def _evaluate(
     max_tokens: int,
     device: str,
 ) -> Evaluation:
-    """Measure nats with tokens, and with bytes, of every line."""
+    """Measure nats with tokens, and with bytes, of every line, or of every target after its prompt."""
     ends = LineEnds.of(load_vocabulary(inputs.tokenizer))
-    lines = read_encoded(inputs.encoded, split).stream(TEXT)
-    rows = causal_losses(model, lines, ends, max_tokens, device)
-    num_bytes = bytes_of(inputs.corpus, split).astype(np.float64)
-    statistics = {"loss": rows, "bits_per_byte": np.stack([rows[:, 0], num_bytes], 1)}
-    return Evaluation.of(statistics, _SIGNATURE)
+    encoded = read_encoded(inputs.encoded, split)
+    pairs = _pairs(encoded)
+    if pairs is None:
+        rows, signature = causal_losses(model, encoded.stream(TEXT), ends, max_tokens, device), _SIGNATURE
+        in_bytes = np.stack([rows[:, 0], bytes_of(lines_of(inputs.corpus, split)).astype(np.float64)], 1)
+    else:
+        rows, signature = target_losses(model, pairs, device), _TARGET_SIGNATURE
+        # A target that was cut has no end, and its bytes are not those of its tokens.
+        last_N = pairs.sequences.values[pairs.sequences.offsets[1:] - 1]
+        num_bytes = bytes_of(read_corpus(inputs.corpus / split).text(TARGET)).astype(np.float64)
+        in_bytes = np.stack([rows[:, 0], num_bytes], 1) * (last_N == ends.end)[:, None]
+    return Evaluation.of({"loss": rows, "bits_per_byte": in_bytes}, signature)
 
 
 # Text and vocabularies of causal language models.
 
 
+def _sides(corpus: Path, split: str) -> list[Sequence[str]]:
+    streams = read_corpus(corpus / split).streams()
+    return [streams[role] for role in (TEXT, TARGET) if role in streams]
+
+
+def _over_sides(corpus: Path, split: str, measured: Callable[[str], Sized]) -> IntArray:
+    """Measure every example of a split, ends of all its lines included, [N]."""
+    sides = (
+        np.fromiter((len(measured(line)) + 1 for line in side), np.int64) for side in _sides(corpus, split)
+    )
+    return np.sum([*sides], axis=0)
+
+
 def lines_of(corpus: Path, split: str) -> Sequence[str]:
-    """Read the lines of a split."""
-    return read_corpus(corpus / split).lines(TEXT)
+    """Read the lines of a split; those of targets, if it has any, follow those of sources."""
+    return JoinedLines(_sides(corpus, split))
 
 
-def bytes_of(corpus: Path, split: str) -> IntArray:
-    """Measure the lines of a split in bytes of UTF-8, the end of each included, [N]."""
-    return np.fromiter((len(line.encode()) + 1 for line in lines_of(corpus, split)), np.int64)
+def bytes_of(lines: Sequence[str]) -> IntArray:
+    """Measure lines in bytes of UTF-8, the end of each included, [N]."""
+    return np.fromiter((len(line.encode()) + 1 for line in lines), np.int64)
 
 
 def learn_tokenizer(context: StageContext) -> None:
@@ -254,6 +300,90 @@ def _write(document: dict[str, object], directory: Path) -> Path:
     return file
 
 
+def encode_pairs(context: StageContext) -> None:
+    """Encode prompts and targets of all splits; sources and targets that are too long are cut and counted."""
+    settings, inputs = ENCODED_PAIRS.read(context)
+    tokenizer = open_tokenizer(inputs.tokenizer / TOKENIZER_FILE)
+    # Settings stored in the file would cut and pad lines.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    ends = LineEnds.of(load_vocabulary(inputs.tokenizer))
+    report = {}
+    for directory in sorted(path for path in inputs.corpus.iterdir() if path.is_dir()):
+        corpus, split = read_corpus(directory), directory.name
+        prompts, num_cut_prompts = _prompts(tokenizer, corpus.text(TEXT), settings)
+        targets = surround(Ragged.of(encode_batch(tokenizer, corpus.text(TARGET))), (), (ends.end,))
+        targets, num_cut_targets = targets.truncated(settings.max_target_tokens)
+        if num_cut_targets == len(targets):
+            raise DataError(f"{split}: every target is longer than max_target_tokens: raise it")
+        if num_cut_prompts or num_cut_targets:
+            cut = f"{num_cut_prompts} sources and {num_cut_targets} targets of {len(targets)} were cut"
+            _LOG.warning("%s: %s: %s", context.stage.name, split, cut)
+        report |= {f"{split}/{TEXT}": {"cut": num_cut_prompts}, f"{split}/{TARGET}": {"cut": num_cut_targets}}
+        streams = {TEXT: surround(prompts, (ends.begin,), ()), TARGET: targets}
+        Encoded(streams).write(context.directory / f"{split}.safetensors")
+    write_json(context.directory / REPORT_FILE, report)
+
+
+def _prompts(tokenizer: Any, sources: list[str], settings: PairSettings) -> tuple[Ragged, int]:
+    """Encode prompts, and count those whose source has lost its last tokens."""
+    prompts = encode_batch(tokenizer, [settings.prompt.replace(SOURCE, source) for source in sources])
+    room, num_cut = settings.max_prompt_tokens, 0
+    for row, source in enumerate(sources):
+        num_cut += len(prompts[row]) > room
+        rest = source
+        # Again, since the text around the source may be segmented in another way than before.
+        while (excess := len(prompts[row]) - room) > 0:
+            if not rest:
+                raise DataError(
+                    f"task.prompt alone has {len(prompts[row])} tokens, but there is room for {room}: "
+                    "shorten it, or raise causal_lm.max_tokens"
+                )
+            offsets = tokenizer.encode(rest, add_special_tokens=False).offsets
+            rest = rest[: offsets[-excess][0]] if excess < len(offsets) else ""
+            prompts[row] = encode_batch(tokenizer, [settings.prompt.replace(SOURCE, rest)])[0]
+    return Ragged.of(prompts), num_cut
+
+
+def _pairs(encoded: Encoded) -> Prompted | None:
+    """Return the prompts and targets of a split; None if it has lines alone."""
+    return Prompted(encoded.stream(TEXT), encoded.stream(TARGET)) if TARGET in encoded.streams else None
+
+
+def _sequences(encoded: Encoded) -> Ragged:
+    pairs = _pairs(encoded)
+    return encoded.stream(TEXT) if pairs is None else pairs.sequences
+
+
+def write(context: StageContext) -> None:
+    """Write targets after the prompts of a split; measure length, speed and calibration."""
+    settings, inputs = WRITTEN.read(context)
+    model = load_causal_lm(str(inputs.model), None).to(context.device)
+    decode, ends = settings.decode, LineEnds.of(load_vocabulary(inputs.tokenizer))
+    prompts = read_encoded(inputs.encoded, settings.split).stream(TEXT)
+    search = GenerationConfig(
+        max_new_tokens=settings.max_target_tokens,
+        min_new_tokens=decode.min_length,
+        num_beams=decode.beam,
+        eos_token_id=ends.end,
+        pad_token_id=ends.end,
+        do_sample=False,
+        **({"length_penalty": decode.alpha} if decode.beam > 1 else {}),
+    )
+    written, seconds = complete(model, prompts, search, decode.batch_sentences)
+    tokenizer = open_tokenizer(inputs.tokenizer / TOKENIZER_FILE)
+    lines = [" ".join(text.splitlines()) for text in tokenizer.decode_batch(written)]
+    write_lines(context.directory / HYPOTHESES_FILE, lines)
+    calibrated = None
+    if settings.is_calibrated:
+        confidences = target_confidences(model, Prompted(prompts, Ragged.of(written)), context.device)
+        references = encode_batch(tokenizer, read_corpus(inputs.corpus / settings.split).text(TARGET))
+        tokens, right = ([[*map(str, ids)] for ids in side] for side in (written, references))
+        calibrated = evaluate_calibration(tokens, confidences, right)
+    signature = speed_signature(decode.beam, decode.batch_sentences, context.device)
+    write_output_measures(context, settings.split, written, seconds, signature, calibrated)
+
+
 def encode(context: StageContext) -> None:
     """Encode all splits that the corpus has; no line is cut."""
     _, inputs = ENCODED_LINES.read(context)
@@ -282,7 +412,7 @@ def measure_text(context: StageContext) -> None:
     num_words = sum(len(line.split()) for line in lines)
     measured = {
         "text/tokens_per_word": len(ids) / max(1, num_words),
-        "text/tokens_per_byte": len(ids) / max(1, int(bytes_of(inputs.corpus, "test").sum())),
+        "text/tokens_per_byte": len(ids) / max(1, int(bytes_of(lines).sum())),
         "text/unknown_tokens": float((ids == unknown).mean()),
         "text/untrained_tokens": float(np.isin(ids, _untrained(inputs)).mean()),
     }
@@ -317,7 +447,7 @@ def generate(context: StageContext) -> None:
     write_lines(context.directory / "samples.txt", tokenizer.decode_batch(texts.tolist()))
     speed = texts.numel() / min(seconds)
     num_tokens = len(read_encoded(inputs.encoded, "dev").stream(TEXT).values)
-    bytes_per_token = int(bytes_of(inputs.corpus, "dev").sum()) / max(1, num_tokens)
+    bytes_per_token = int(bytes_of(lines_of(inputs.corpus, "dev")).sum()) / max(1, num_tokens)
     signature = f"texts:{NUM_TEXTS}|tokens:{texts.shape[1]}|device:{torch.device(context.device).type}"
     measured = {"generation/tokens_per_s": speed, "generation/bytes_per_s": speed * bytes_per_token}
     scores = {name: Score(value, NUM_TEXTS, "maximize", signature) for name, value in measured.items()}

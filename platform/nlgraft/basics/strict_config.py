@@ -32,7 +32,8 @@ def are_met(conditions: Sequence[Condition], config: Mapping[str, Any]) -> bool:
 
 def _has(config: Any, path: str, allowed: tuple[Any, ...]) -> bool:
     for name in path.split("."):
-        config = config[name] if isinstance(config, Mapping) else None
+        # A setting may be left out of a dump where it is null.
+        config = config.get(name) if isinstance(config, Mapping) else None
     return config in allowed or (GIVEN in allowed and config is not None)
 
 

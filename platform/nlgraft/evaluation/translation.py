@@ -18,6 +18,9 @@ from nlgraft.evaluation.shares import SHARE
 from nlgraft.nn.generation import Hypothesis, beam_search
 from nlgraft.nn.linear import packed_weights
 from nlgraft.nn.model_config import GenerationConfig
+from nlgraft.nn.modes import evaluating
+from nlgraft.nn.transformers_lms import TransformersCausalLM
+from nlgraft.text.batches import Ragged
 from nlgraft.text.tokenizers import Tokenizer
 
 
@@ -95,8 +98,44 @@ def dev_scores(
     return evaluate
 
 
-def speed_signature(config: GenerationConfig, device: torch.device | str) -> str:
+def complete(
+    model: TransformersCausalLM, prompts: Ragged, settings: Any, batch_sentences: int
+) -> tuple[list[list[int]], float]:
+    """Write a text after each prompt by ``generate`` of transformers and its cache.
+
+    Args:
+        model: On any device.
+        prompts: Ids of each prompt, its begin included; none is empty.
+        settings: A ``GenerationConfig`` of transformers with the token that ends a text; it fills padding.
+        batch_sentences: Prompts that are read at once, after sorting by length.
+
+    Returns:
+        Ids behind each prompt up to the end, which is left out, in the order of the prompts; and the seconds.
+    """
+    order = np.argsort(-prompts.lengths, kind="stable")
+    texts: list[list[int]] = [[] for _ in order]
+    device, end_id = model.input_table.device, settings.eos_token_id
+    # What a checkpoint would set besides, e.g. a penalty on repetitions, is not the study's.
+    model.model.generation_config = type(settings)()
+    started = time.perf_counter()
+    with evaluating(model):
+        for start in range(0, len(order), batch_sentences):
+            rows = order[start : start + batch_sentences]
+            width = prompts.lengths[rows].max()
+            # On the left, so that what is written follows each prompt.
+            ids = torch.full((len(rows), width), end_id)
+            is_read = torch.arange(width) >= torch.from_numpy(width - prompts.lengths[rows])[:, None]
+            ids[is_read] = torch.from_numpy(np.concatenate([prompts[row] for row in rows])).long()
+            written = model.model.generate(
+                ids.to(device), attention_mask=is_read.long().to(device), generation_config=settings
+            )
+            for row, text in zip(rows, written[:, width:].tolist(), strict=True):
+                texts[row] = text[: text.index(end_id)] if end_id in text else text
+    return texts, time.perf_counter() - started
+
+
+def speed_signature(beam: int, batch_sentences: int, device: torch.device | str) -> str:
     """Describe what a speed depends on besides the model and how it decodes, in which arms may differ."""
     kind = torch.device(device).type
     threads = f"|threads:{torch.get_num_threads()}" if kind == "cpu" else ""
-    return f"beam:{config.beam}|batch:{config.batch_sentences}|device:{kind}{threads}"
+    return f"beam:{beam}|batch:{batch_sentences}|device:{kind}{threads}"

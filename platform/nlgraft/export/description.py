@@ -97,9 +97,13 @@ def export_source(graph: StageGraph, store: ArtifactStore) -> ExportSource:
         DataError: The trial has no model that can be used without it.
     """
     result = graph.result
-    for split in ("test", "dev"):
-        if (translation := result.inputs.get(f"translations/{split}")) is not None:
+    keys = (f"translations/{split}" for split in ("test", "dev"))
+    translation = next((result.inputs[key] for key in keys if key in result.inputs), None)
+    if translation is not None:
+        # One from encoded prompts is that of a causal language model, which transformers loads.
+        if "encoded" not in translation.inputs:
             return _translation(translation, graph.fingerprint)
+        result = translation
     classifier = result.inputs.get("classifier", result)
     if classifier.run == TRAIN_CLASSIFIER.run:
         return _classification(classifier, graph.fingerprint)

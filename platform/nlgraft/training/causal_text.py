@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.inputs import pack
 from nlgraft.nn.batch import Tokens
+from nlgraft.nn.modes import evaluating
 from nlgraft.nn.transformers_lms import TransformersCausalLM
 from nlgraft.text.batches import LengthBatches, Ragged
 from nlgraft.training.losses import Predictions, TokenObjective, segment_losses
-from nlgraft.training.views import IntArray, surround, take
+from nlgraft.training.views import IntArray, beside, surround, take
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
 
 
@@ -72,12 +73,44 @@ def windows(sequences: Ragged, max_tokens: int) -> tuple[Ragged, IntArray]:
     return sequences.parts(starts, ends - starts), owner
 
 
-class PackedText:
-    """Training text: batches of whole lines in a new order in every epoch, packed into windows.
+class LineBatches:
+    """Batches of whole lines in a new order in every epoch.
 
     The lines of a batch depend on their sizes, the budget, the seed and the epoch. Where sizes are those of
     the text, e.g. in characters, all vocabularies read the same lines at the same step.
     """
+
+    def __init__(self, sizes: IntArray, budget: int, seed: int) -> None:
+        """Set up the batches.
+
+        Args:
+            sizes: Size of each line, [N].
+            budget: Size of a batch: a line belongs to the batch in which it begins.
+            seed: Seed of the order.
+        """
+        self._sizes, self._budget, self._seed = sizes, budget, seed
+
+    def batches(self, index: int) -> list[IntArray]:
+        """List the lines of each batch of an epoch."""
+        order = np.random.default_rng([self._seed, index]).permutation(len(self._sizes))
+        sizes = self._sizes[order]
+        batch_of = (np.cumsum(sizes) - sizes) // self._budget
+        return np.split(order, np.flatnonzero(np.diff(batch_of)) + 1)
+
+    def times_read(self, num_batches: int) -> IntArray:
+        """Count how often each line was read in a number of batches from the start, [N]."""
+        times = np.zeros(len(self._sizes), dtype=np.int64)
+        index = 0
+        while num_batches > 0:
+            taken = self.batches(index)[:num_batches]
+            times[np.concatenate(taken)] += 1
+            num_batches -= len(taken)
+            index += 1
+        return times
+
+
+class PackedText(LineBatches):
+    """Training text: batches of whole lines, packed into windows."""
 
     def __init__(
         self, lines: Ragged, sizes: IntArray, ends: LineEnds, *, budget: int, max_tokens: int, seed: int
@@ -92,17 +125,10 @@ class PackedText:
             max_tokens: Predicted tokens of a window at most.
             seed: Seed of the order.
         """
-        self._lines, self._sizes, self._ends = lines, sizes, ends
-        self._budget, self._max_tokens, self._seed = budget, max_tokens, seed
+        super().__init__(sizes, budget, seed)
+        self._lines, self._ends, self._max_tokens = lines, ends, max_tokens
         # Batches of one epoch are asked for in turn, so one packing is kept.
         self._packed = lru_cache(maxsize=1)(self._pack)
-
-    def batches(self, index: int) -> list[IntArray]:
-        """List the lines of each batch of an epoch."""
-        order = np.random.default_rng([self._seed, index]).permutation(len(self._lines))
-        sizes = self._sizes[order]
-        batch_of = (np.cumsum(sizes) - sizes) // self._budget
-        return np.split(order, np.flatnonzero(np.diff(batch_of)) + 1)
 
     def epoch(self, index: int) -> list[IntArray]:
         """List the windows of each batch of an epoch."""
@@ -119,17 +145,6 @@ class PackedText:
             stream = surround(stream, (self._ends.begin,), ())
         return pack(windows(stream, self._max_tokens)[0], rows - firsts[number])
 
-    def times_read(self, num_batches: int) -> IntArray:
-        """Count how often each line was read in a number of batches from the start, [N]."""
-        times = np.zeros(len(self._lines), dtype=np.int64)
-        index = 0
-        while num_batches > 0:
-            taken = self.batches(index)[:num_batches]
-            times[np.concatenate(taken)] += 1
-            num_batches -= len(taken)
-            index += 1
-        return times
-
     def _around(self, lines: Ragged) -> Ragged:
         # A token that is both ends stands between two lines once.
         begin, end = self._ends.begin, self._ends.end
@@ -142,6 +157,52 @@ class PackedText:
         sizes = [int(lengths[rows].sum()) + len(rows) * (2 - is_one) + is_one for rows in batches]
         counts = [-(-(size - 1) // self._max_tokens) for size in sizes]
         return batches, np.cumsum([0, *counts])
+
+
+@dataclass(frozen=True)
+class PromptedTokens:
+    """Sequences of a prompt that is read and a target that is predicted.
+
+    Attributes:
+        tokens: Both, [B, T].
+        num_read: Tokens of each prompt, int64 [B].
+    """
+
+    tokens: Tokens
+    num_read: torch.Tensor
+
+    def to(self, device: torch.device | str) -> PromptedTokens:
+        """Move to a device."""
+        return PromptedTokens(self.tokens.to(device), self.num_read.to(device))
+
+
+class Prompted:
+    """Prompts with their targets, the special tokens at the ends of each sequence included."""
+
+    def __init__(self, prompts: Ragged, targets: Ragged) -> None:
+        """Put each prompt and its target end to end."""
+        self.num_read, self.sequences = prompts.lengths, beside(prompts, targets)
+
+    def pack(self, rows: IntArray) -> PromptedTokens:
+        """Pack some pairs, on the CPU."""
+        return PromptedTokens(pack(self.sequences, rows), torch.from_numpy(self.num_read[rows]))
+
+
+class PromptedText(LineBatches):
+    """Training text of prompts and targets: every pair is a sequence by itself."""
+
+    def __init__(self, pairs: Prompted, sizes: IntArray, *, budget: int, seed: int) -> None:
+        """Set up the text; sizes, budget and seed as in ``LineBatches``."""
+        super().__init__(sizes, budget, seed)
+        self._pairs = pairs
+
+    def epoch(self, index: int) -> list[IntArray]:
+        """List the pairs of each batch of an epoch."""
+        return self.batches(index)
+
+    def batch(self, rows: IntArray, epoch: int) -> PromptedTokens:
+        """Pack some pairs, on the CPU."""
+        return self._pairs.pack(rows)
 
 
 def token_counts(lines: Ragged, times: IntArray, size: int) -> IntArray:
@@ -169,12 +230,23 @@ _SCORING_TOKENS = 4096
 
 def predict_tokens(model: TransformersCausalLM, tokens: Tokens) -> Predictions:
     """Predict every token of sequences [B, T] but the first of each."""
-    is_predicted = tokens.valid[:, 1:]
+    return _predict(model, tokens, tokens.valid)
+
+
+def predict_targets(model: TransformersCausalLM, batch: PromptedTokens) -> Predictions:
+    """Predict every token of the targets from the prompt and those before it."""
+    position_T = torch.arange(batch.tokens.ids.shape[1], device=batch.num_read.device)
+    return _predict(model, batch.tokens, batch.tokens.valid & (position_T >= batch.num_read[:, None]))
+
+
+def _predict(model: TransformersCausalLM, tokens: Tokens, is_predicted_BT: torch.Tensor) -> Predictions:
+    is_predicted = is_predicted_BT[:, 1:]
     rows = is_predicted.nonzero()[:, 0]
     return Predictions(model(tokens.ids[:, :-1])[is_predicted], tokens.ids[:, 1:][is_predicted], rows)
 
 
 causal_objective = TokenObjective(predict_tokens)
+target_objective = TokenObjective(predict_targets)
 
 
 def causal_losses(
@@ -192,6 +264,29 @@ def causal_losses(
     batches = LengthBatches(text.lengths, _SCORING_TOKENS, 0).in_order()
     packed = ((line_W[rows], pack(text, rows)) for rows in batches)
     return segment_losses(model, packed, len(lines), device, predict_tokens)
+
+
+def target_losses(
+    model: TransformersCausalLM, pairs: Prompted, device: torch.device | str = "cpu"
+) -> NDArray[np.float64]:
+    """Compute nats and tokens of every target after its prompt, [N, 2]."""
+    batches = LengthBatches(pairs.sequences.lengths, _SCORING_TOKENS, 0).in_order()
+    packed = ((rows, pairs.pack(rows)) for rows in batches)
+    return segment_losses(model, packed, len(pairs.sequences), device, predict_targets)
+
+
+def target_confidences(
+    model: TransformersCausalLM, pairs: Prompted, device: torch.device | str = "cpu"
+) -> list[list[float]]:
+    """Compute the probability of every token of every target after its prompt."""
+    confidences: list[list[float]] = [[] for _ in range(len(pairs.sequences))]
+    with evaluating(model):
+        for rows in LengthBatches(pairs.sequences.lengths, _SCORING_TOKENS, 0).in_order():
+            logits_PV, tokens_P, row_P = predict_targets(model, pairs.pack(rows).to(device))
+            probability_P = logits_PV.float().softmax(-1).gather(1, tokens_P[:, None])[:, 0]
+            for place, row in enumerate(rows):
+                confidences[row] = probability_P[row_P == place].tolist()
+    return confidences
 
 
 def check_positions(model: TransformersCausalLM, max_tokens: int) -> None:

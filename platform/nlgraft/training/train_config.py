@@ -221,7 +221,9 @@ class TrainConfig(OneOfSeveral):
         if self.max_epochs is None:
             return self
         steps = math.ceil(self.max_epochs * num_batches / self.accumulation)
-        return type(self)(**{**self.model_dump(), "max_epochs": None, "max_steps": steps})
+        # Where a model is not the trial's result, best_metric has another name than the one that is checked.
+        settings = self.model_dump(exclude={"best_metric"}) | {"max_epochs": None, "max_steps": steps}
+        return type(self)(**settings).model_copy(update={"best_metric": self.best_metric})
 
 
 class SmoothedTrainConfig(TrainConfig):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
+from nlgraft.evaluation.metric_config import TextMetric
 from trainables.llm_vocabulary.config import VECTOR_METHODS, Change
 
 _TRAIN = {
@@ -47,6 +48,27 @@ def _arms() -> dict[str, dict[str, Any]]:
     arms["extend, new rows first"] = {
         **_vocabulary(change="extend", method="random"),
         "training": {"train": _TRAIN, "new_rows_first_steps": 1, "table_lr_multiplier": 2.0},
+    }
+    pairs = {"corpus": "conlang", "task": "translation", "dev": 12, "test": 12}
+    translation = {
+        **_vocabulary(change="extend", method="focus"),
+        "data": {
+            "upstream": {**pairs, "domain": "a", "train": 60},
+            "downstream": {**pairs, "domain": "b", "train": 40},
+        },
+        "causal_lm": {**_TOY["causal_lm"], "max_tokens": 140},
+        "task": {"prompt": "{source} => ", "max_target_tokens": 64, "decode": {"beam": 2}},
+        "score": {"metrics": get_args(TextMetric), "is_calibrated": True},
+    }
+    arms["extend, translation"] = translation
+    summaries = {**translation["data"]["downstream"], "task": "summarisation"}
+    arms["none, summaries by a model that is not trained on them"] = {
+        **_vocabulary(change="none"),
+        "data": {**_TOY["data"], "downstream": summaries},
+        "training": None,
+        "causal_lm": {**_TOY["causal_lm"], "max_tokens": 64},
+        "task": {"max_target_tokens": 40, "decode": {"beam": 1}},
+        "score": {"metrics": ["rouge_l"]},
     }
     return arms
 

@@ -59,8 +59,8 @@ def test_dev_scores_by_hand(model):
 
 def test_speed_is_labelled_with_beam_batch_and_device():
     """Invariant F35."""
-    assert speed_signature(CONFIG, "cuda:0") == "beam:2|batch:3|device:cuda"
-    assert re.fullmatch(r"beam:2\|batch:3\|device:cpu\|threads:\d+", speed_signature(CONFIG, "cpu"))
+    assert speed_signature(2, 3, "cuda:0") == "beam:2|batch:3|device:cuda"
+    assert re.fullmatch(r"beam:2\|batch:3\|device:cpu\|threads:\d+", speed_signature(2, 3, "cpu"))
 
 
 def test_a_source_that_nobody_has_still_packs_to_one_column():

@@ -5,6 +5,7 @@ from pydantic import ValidationError
 
 from nlgraft.evaluation.metric_config import SCORED
 from nlgraft.training.train_config import TrainConfig
+from trainables.llm_vocabulary.config import PackedTrainConfig
 
 
 def test_a_given_length_or_budget_replaces_the_default():
@@ -37,6 +38,13 @@ def test_a_given_length_or_budget_replaces_the_default():
 def test_settings_that_contradict_each_other_are_refused(fields, message):
     with pytest.raises(ValidationError, match=message):
         TrainConfig(**fields)
+
+
+def test_epochs_become_steps_of_a_model_that_is_not_the_result():
+    config = (
+        PackedTrainConfig(max_epochs=2).model_copy(update={"best_metric": "upstream/dev_loss"}).in_steps(5)
+    )
+    assert (config.max_steps, config.best_metric) == (10, "upstream/dev_loss")
 
 
 def test_epochs_become_steps_for_the_schedule():

@@ -72,15 +72,34 @@ def translate(context: StageContext) -> None:
     # Lengths and speed of an upstream model would be taken for the trial's.
     if not settings.is_measured:
         return
-    signature = "tokens of the model, end of sentence not counted"
-    evaluation = _lengths("hypothesis_length", translations.best, signature)
+    calibrated = None
     if settings.is_calibrated:
         references = read_corpus(inputs.corpus / split).text("target")
-        evaluation |= calibration(
+        calibrated = calibration(
             model, prepared, translations.best, tokenizer, references, settings.generation
         )
-    scores = {**evaluation.scores, **_speeds(translations, settings, context.device)}
+    signature = speed_signature(settings.decode.beam, settings.decode.batch_sentences, context.device)
+    write_output_measures(context, split, translations.best, translations.seconds, signature, calibrated)
+
+
+def write_output_measures(
+    context: StageContext,
+    split: str,
+    outputs: Sequence[Sequence[int]],
+    seconds: float,
+    signature: str,
+    calibrated: Evaluation | None,
+) -> None:
+    """Write length and speed of the outputs of a split, and their calibration if it was measured."""
+    evaluation = _lengths("hypothesis_length", outputs, "tokens of the model, end of sentence not counted")
+    if calibrated is not None:
+        evaluation |= calibrated
+    amounts = {"sentences_per_s": len(outputs), "tokens_per_s": sum(map(len, outputs))}
+    speeds = {
+        name: Score(amount / seconds, len(outputs), "maximize", signature) for name, amount in amounts.items()
+    }
     write_segments(context.directory, split, evaluation.statistics)
+    scores = {**evaluation.scores, **speeds}
     write_metrics(context.directory, {f"{split}/{name}": score for name, score in scores.items()})
 
 
@@ -130,17 +149,6 @@ def _fitting(side: Side, room: int) -> Side:
 def _lengths(name: str, sequences: Sequence[Sequence[int]], signature: str) -> Evaluation:
     rows = np.array([[len(ids), 1] for ids in sequences], dtype=np.float64)
     return Evaluation.of({name: rows}, signature)
-
-
-def _speeds(translations: Translations, settings: TranslateSettings, device: str) -> dict[str, Score]:
-    """Measure sentences and output tokens per second; ends of sentences are not counted."""
-    signature = speed_signature(settings.generation, device)
-    num_sentences = len(translations.hypotheses)
-    amounts = {"sentences_per_s": num_sentences, "tokens_per_s": sum(map(len, translations.best))}
-    return {
-        name: Score(amount / translations.seconds, num_sentences, "maximize", signature)
-        for name, amount in amounts.items()
-    }
 
 
 def calibration(

@@ -196,7 +196,7 @@ class Place:
     @property
     def choices(self) -> list[Any]:
         """The values of which one must be chosen; empty where there are no choices."""
-        return [choice for schema in self.variants for choice in _choices(schema)]
+        return list(dict.fromkeys(choice for schema in self.variants for choice in _choices(schema)))
 
     @property
     def type(self) -> str:
