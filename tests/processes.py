@@ -5,9 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 
 def patient(seconds: float) -> float:
@@ -15,12 +19,33 @@ def patient(seconds: float) -> float:
     return seconds * max(1.0, os.getloadavg()[0] / len(os.sched_getaffinity(0)))
 
 
-def wait_until(is_true: Callable[[], object], timeout_s: float = 60, pause_s: float = 0.01) -> None:
-    """Wait for what other processes or threads do."""
+def wait_until(
+    is_true: Callable[[], object],
+    timeout_s: float = 60,
+    pause_s: float = 0.01,
+    process: subprocess.Popen[str] | None = None,
+) -> None:
+    """Wait for what others do: threads, or processes, of which one may be given that must not end before."""
     end_s = time.monotonic() + patient(timeout_s)
     while not is_true():
+        if process is not None:
+            assert process.poll() is None, process.stderr and process.stderr.read()
         assert time.monotonic() < end_s
         time.sleep(pause_s)
+
+
+def at_once(call: Callable[..., object], arguments: Sequence[object]) -> list[object]:
+    """Call with each argument, all in threads of their own; return what they return."""
+    with ThreadPoolExecutor(len(arguments)) as pool:
+        return [*pool.map(call, arguments)]
+
+
+def python(*arguments: str | Path, code: int = 0, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run Python until it ends, which must be with this code; return what it printed."""
+    command = [sys.executable, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, **options)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
 
 
 def descendants(pid: int) -> dict[int, str]:

@@ -18,8 +18,8 @@ class Proxy(BaseHTTPRequestHandler):
     Attributes:
         target: Host and port of the server.
         address: Its own URL, once it listens.
-        fault: What happens to requests and answers from now on: ``refuse``, ``500``, ``429``, ``slow``,
-            ``lose the answer`` after the server has given it, ``hold`` both back until the fault is another
+        fault: What happens to requests and answers from now on: ``refuse``, a status, ``slow``, ``lose the
+            answer`` after the server has given it, ``hold`` both back until the fault is another
             one; empty: nothing.
     """
 
@@ -55,8 +55,8 @@ class Proxy(BaseHTTPRequestHandler):
         if fault == "refuse":
             self.close_connection = True
             return
-        if fault in ("500", "429"):
-            self.reply(int(fault), b"{}", {"Content-Type": "application/json"})
+        if fault.isdigit():
+            self.reply(int(fault), b"{}" if fault == "200" else b"", {})
             return
         if fault == "slow":
             time.sleep(1.5)

@@ -1,7 +1,5 @@
 """Overrides that make shipped studies a matter of seconds."""
 
-from __future__ import annotations
-
 SMALL_DEMO = [
     "data.upstream={corpus: conlang, train: 200, dev: 8, test: 4}",
     "data.downstream={corpus: conlang, domain: b, train: 150, dev: 8, test: 4}",

@@ -1,18 +1,11 @@
 """What tests of stores share."""
 
-import sys
-from collections.abc import Callable
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent / "unit" / "pipeline"))
 
 from pipeline_stages import number
 
 from nlgraft.pipeline.object_files import Files
 from nlgraft.pipeline.store import ArtifactStore
-
-OpenStore = Callable[..., ArtifactStore]
-"""Opens one place, each time as from another host."""
 
 
 def files_of(store: ArtifactStore) -> Files:

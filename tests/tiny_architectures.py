@@ -1,7 +1,5 @@
 """Tiny models of many architectures of transformers, and a plan for their 30 tokens."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch

@@ -1,7 +1,5 @@
 """Tiny random checkpoints of causal language models with tokenizers of their own."""
 
-from __future__ import annotations
-
 import torch
 import transformers
 

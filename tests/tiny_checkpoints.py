@@ -10,20 +10,18 @@ from pathlib import Path
 
 import sentencepiece
 import tokenizers
+import torch
 import transformers
-from click.testing import CliRunner
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
-from nlgraft.commands.main import main
+from tests import tiny_architectures as tiny
+from tests.commands import nlgraft
 
 rng = random.Random(3)
 STEMS = ["".join(rng.choices("abdeiklmnorstu", k=rng.randint(2, 5))) for _ in range(40)]
 WORDS = ["".join(rng.choices(STEMS, k=rng.randint(1, 3))) for _ in range(150)]
 LINES = [" ".join(rng.choices(WORDS, k=8)) for _ in range(300)]
 OTHER_LINES = [" ".join(rng.choices(STEMS + WORDS[:40], k=8)) for _ in range(300)]
-SIZES = {"d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "max_position_embeddings": 64}
-SIZES |= {f"{side}_attention_heads": 2 for side in ("encoder", "decoder")}
-SIZES |= {f"{side}_ffn_dim": 16 for side in ("encoder", "decoder")}
 DECODER = {"hidden_size": 8, "num_hidden_layers": 1, "intermediate_size": 16, "max_position_embeddings": 64}
 DECODER |= {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4}
 BERT_SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -32,10 +30,7 @@ LANGUAGES = ["en_XX", "de_DE"]
 
 def run(*arguments: str | Path, code: int = 0):
     """Run `nlgraft vocab` with arguments; it must end with this code, and without a traceback."""
-    result = CliRunner().invoke(main, ["vocab", *map(str, arguments)])
-    assert result.exit_code == code, (result.output, result.exception)
-    assert isinstance(result.exception, SystemExit | None)
-    return result
+    return nlgraft("vocab", *arguments, code=code)
 
 
 def train_spm(prefix: Path, lines, size: int = 120, **options) -> Path:
@@ -150,48 +145,36 @@ def sentencepiece_bpe_tokenizer(directory: Path, lines) -> None:
 
 def bert(ids):
     return transformers.BertForMaskedLM(
-        transformers.BertConfig(
-            vocab_size=len(ids),
-            hidden_size=8,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            intermediate_size=16,
-            max_position_embeddings=64,
-            pad_token_id=ids["[PAD]"],
-        )
+        tiny.bert_config(vocab_size=len(ids), max_position_embeddings=64, pad_token_id=ids["[PAD]"])
     )
 
 
 def gpt2(ids):
-    end = ids["<|endoftext|>"]
-    config = transformers.GPT2Config(
-        vocab_size=len(ids), n_embd=8, n_layer=1, n_head=2, n_positions=64, bos_token_id=end, eos_token_id=end
-    )
-    return transformers.GPT2LMHeadModel(config)
+    ends = dict.fromkeys(("bos_token_id", "eos_token_id"), ids["<|endoftext|>"])
+    return tiny.gpt2(vocab_size=len(ids), n_positions=64, **ends)
+
+
+def special_ids(ids):
+    """Ids of padding and end as configurations of an encoder-decoder name them."""
+    padding = dict.fromkeys(("pad_token_id", "decoder_start_token_id"), ids["<pad>"])
+    return {**padding, **dict.fromkeys(("eos_token_id", "forced_eos_token_id"), ids["</s>"])}
 
 
 def marian(ids):
-    special = {"pad_token_id": ids["<pad>"], "decoder_start_token_id": ids["<pad>"]}
-    special |= {"eos_token_id": ids["</s>"], "forced_eos_token_id": ids["</s>"], "bos_token_id": None}
-    model = transformers.MarianMTModel(transformers.MarianConfig(vocab_size=len(ids), **SIZES, **special))
+    sizes = {"vocab_size": len(ids), "max_position_embeddings": 64, "bos_token_id": None}
+    model = tiny.marian(**sizes, **special_ids(ids))
     model.final_logits_bias.normal_()
     return model
 
 
 def mbart(ids):
-    special = {"pad_token_id": ids["<pad>"], "eos_token_id": ids["</s>"], "bos_token_id": ids["<s>"]}
-    special |= {"decoder_start_token_id": ids["de_DE"], "forced_eos_token_id": ids["</s>"]}
-    config = transformers.MBartConfig(vocab_size=len(ids), **SIZES, **special)
-    return transformers.MBartForConditionalGeneration(config)
+    special = special_ids(ids) | {"decoder_start_token_id": ids["de_DE"], "bos_token_id": ids["<s>"]}
+    sizes = tiny.seq2seq_options() | {"vocab_size": len(ids), "max_position_embeddings": 64}
+    return transformers.MBartForConditionalGeneration(transformers.MBartConfig(**sizes | special))
 
 
 def t5(ids):
-    special = {"pad_token_id": ids["<pad>"], "eos_token_id": ids["</s>"]}
-    special |= {"decoder_start_token_id": ids["<pad>"]}
-    config = transformers.T5Config(
-        vocab_size=len(ids), d_model=8, d_kv=4, d_ff=16, num_layers=1, num_heads=2, **special
-    )
-    return transformers.T5ForConditionalGeneration(config)
+    return tiny.t5(vocab_size=len(ids), **special_ids(ids))
 
 
 def qwen3(ids):
@@ -218,6 +201,25 @@ KINDS = {
     "qwen3": (gpt2_tokenizer, qwen3),
     "gemma3": (sentencepiece_bpe_tokenizer, gemma3),
 }
+
+
+def save_noisy(directory: Path, make_model):
+    """Write a model for the tokenizer of a directory, of whose weights none is as it was drawn; return it."""
+    torch.manual_seed(0)
+    model = make_model(quiet(transformers.AutoTokenizer.from_pretrained, directory).get_vocab())
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    model.save_pretrained(directory)
+    return model
+
+
+def released(directory: Path, kind: str):
+    """Write a checkpoint with a tokenizer of its own; return the model."""
+    write_tokenizer, make_model = KINDS[kind]
+    directory.mkdir()
+    write_tokenizer(directory, LINES)
+    return save_noisy(directory, make_model)
 
 
 def quiet(action, *arguments, **options):

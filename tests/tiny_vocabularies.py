@@ -1,7 +1,5 @@
 """Vocabularies written out by hand, without a tokenizer's file."""
 
-from __future__ import annotations
-
 from nlgraft.vocab.tokenizers.segmenters import GreedySegmenter
 from nlgraft.vocab.tokenizers.tokens import WORDPIECE, Kind
 from nlgraft.vocab.tokenizers.vocabulary import make_vocabulary

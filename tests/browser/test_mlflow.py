@@ -1,12 +1,7 @@
 """MLflow's own pages in a browser: what a person sees of a study first."""
 
-from __future__ import annotations
-
 import io
 import re
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,7 +19,7 @@ pytestmark = [
 
 
 @pytest.fixture
-def experiment(toy_document: dict[str, Any], tmp_path: Path) -> Iterator[str]:
+def experiment(toy_document, tmp_path):
     """The address of an experiment with two cells of two seeds, on a server of MLflow."""
     study = nlgraft.Study.from_dict(toy_document)
     for cell in ("gain=0.0", "gain=1.0"):
@@ -36,22 +31,20 @@ def experiment(toy_document: dict[str, Any], tmp_path: Path) -> Iterator[str]:
         yield f"{address}/#/experiments/1/runs"
 
 
-def text_of(page: str, profile: Path) -> str:
+def text_of(page, profile):
     """Open a page in headless Chromium and return its text."""
     document = browse(page, profile, "--window-size=1600,900")
     return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", document))
 
 
-def test_the_list_of_runs_shows_the_cells_and_their_main_metric_first(
-    experiment: str, tmp_path: Path
-) -> None:
+def test_the_list_of_runs_shows_the_cells_and_their_main_metric_first(experiment, tmp_path):
     text = text_of(experiment, tmp_path / "first")
     baseline, cell = text.index("baseline 3.65 ± 0.07"), text.index("gain=1.0 13.65 ± 0.07")
     assert baseline < cell
     assert "seed 1" not in text, "trials lie below their cells"
 
 
-def test_the_view_of_cells_shows_the_columns_of_the_comparison(experiment: str, tmp_path: Path) -> None:
+def test_the_view_of_cells_shows_the_columns_of_the_comparison(experiment, tmp_path):
     text = text_of(f"{experiment}?viewStateShareKey=cells", tmp_path / "view")
     for column in ("test/score.mean", "test/score.difference"):
         assert column in text

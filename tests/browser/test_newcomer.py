@@ -1,20 +1,16 @@
 """A newcomer: a fresh clone, own text the commands of the pages, the report in a browser."""
 
-from __future__ import annotations
-
-import gzip
 import os
 import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from nlgraft.text.corpora import load_corpus
-from nlgraft.text.corpus_config import ConlangConfig
+from tests.newcomer_text import write_domains
 from tests.pages import CHROMIUM, browse
+from tests.processes import python
 
 ROOT = Path(__file__).parents[2]
 OVERRIDES = ["@tiny", "seeds=[1, 2]"]
@@ -28,7 +24,7 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def newcomer(tmp_path_factory: pytest.TempPathFactory) -> Newcomer:
+def newcomer(tmp_path_factory):
     home = tmp_path_factory.mktemp("newcomer")
     subprocess.run(["git", "clone", "--quiet", "--local", ROOT, home / "nlgraft"], check=True)
     return Newcomer(home)
@@ -37,48 +33,26 @@ def newcomer(tmp_path_factory: pytest.TempPathFactory) -> Newcomer:
 class Newcomer:
     """Someone with a clone, an environment, and text in a folder of their own."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home):
         self.clone = home / "nlgraft"
         self.project = home / "my project"
         (self.project / "text").mkdir(parents=True)
         page = (self.clone / "docs" / "commands.md").read_text("utf-8")
         [study] = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
-        names = set(re.findall(r"[\w-]+\.(?:en|de)(?:\.gz)?", study))
-        self.write_text(names)
+        names = write_domains(self.project / "text", study, train=400, dev=20, test=20)
         # their text lies in a folder beside the study
         for name in names:
             study = re.sub(rf"(?<![\w/-]){re.escape(name)}(?![\w.])", f"text/{name}", study)
         (self.project / "law.yaml").write_text(study, "utf-8")
 
-    def write_text(self, names: set[str]) -> None:
-        corpora = {
-            stem: load_corpus(ConlangConfig(corpus="conlang", domain=domain, train=400, dev=20, test=20))
-            for stem, domain in (("wiki", "a"), ("law", "b"))
-        }
-        for name in names:
-            stem, _, split = name.split(".")[0].partition("-")
-            corpus = corpora[stem][split or "train"]
-            assert corpus.target is not None
-            lines = corpus.sources[0] if ".en" in name else corpus.target
-            data = "".join(f"{line}\n" for line in lines).encode()
-            path = self.project / "text" / name
-            path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
-
-    def types(self, *command: str) -> subprocess.CompletedProcess[str]:
+    def types(self, *command):
         """Run a command of the documentation in the project's folder, with the clone's code."""
-        done = subprocess.run(
-            [sys.executable, *(() if command[0] == "-c" else ("-m",)), *command],
-            cwd=self.project,
-            env={**os.environ, "PYTHONPATH": f"{self.clone / 'platform'}{os.pathsep}{self.clone}"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, f"{command}: {done.stdout}\n{done.stderr}"
-        return done
+        environment = {**os.environ, "PYTHONPATH": f"{self.clone / 'platform'}{os.pathsep}{self.clone}"}
+        kind = () if command[0] == "-c" else ("-m",)
+        return python(*kind, *command, cwd=self.project, env=environment)
 
 
-def commands_of_docs() -> list[list[str]]:
+def commands_of_docs():
     """Every command of the pages in docs/ that names a study."""
     texts = [path.read_text("utf-8") for path in sorted(ROOT.glob("docs/*.md"))]
     lines = [line for text in texts for line in text.splitlines() if line.startswith("nlgraft ")]
@@ -87,7 +61,7 @@ def commands_of_docs() -> list[list[str]]:
     ]
 
 
-def test_plan_run_report_and_the_report_in_a_browser(newcomer: Newcomer) -> None:
+def test_plan_run_report_and_the_report_in_a_browser(newcomer):
     plan = newcomer.types("nlgraft", "plan", "law.yaml", *OVERRIDES)
     assert re.search(r"^cells +3$", plan.stdout, re.M)
     assert re.search(r"^worker time, rough estimate +\d", plan.stdout, re.M)
@@ -115,7 +89,7 @@ def test_plan_run_report_and_the_report_in_a_browser(newcomer: Newcomer) -> None
     assert "trials: 0 run, 6 reused, 0 failed" in again.stdout
 
 
-def test_the_same_from_python(newcomer: Newcomer) -> None:
+def test_the_same_from_python(newcomer):
     """The Python of docs/commands.md on the study that the command line has run."""
     page = (newcomer.clone / "docs" / "commands.md").read_text("utf-8")
     [code] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)

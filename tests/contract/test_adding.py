@@ -11,7 +11,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -124,7 +123,7 @@ SYSTEM = Addition("a system", {})
 ADDITIONS = (MERGE, METRIC, SCHEDULE, CORPUS, SYSTEM)
 
 
-def table() -> dict[str, list[str]]:
+def table():
     """ARCHITECTURE's rows, with the files and folders that each names."""
     text = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
     section = text.partition("## To add X, edit Y")[2].partition("\n## ")[0]
@@ -132,7 +131,7 @@ def table() -> dict[str, list[str]]:
     return {what: re.findall(r"`([\w./-]+)`", where) for what, where in rows}
 
 
-def edit(root: Path, addition: Addition) -> None:
+def edit(root, addition):
     for file, changes in addition.edits.items():
         path = root / file
         text = path.read_text("utf-8")
@@ -144,7 +143,7 @@ def edit(root: Path, addition: Addition) -> None:
         path.write_text(text, "utf-8")
 
 
-def add_system(root: Path) -> None:
+def add_system(root):
     """Follow trainables/README.md, whose steps give the minimal example."""
     folder = root / "trainables" / "added"
     folder.mkdir()
@@ -156,7 +155,7 @@ def add_system(root: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def house(tmp_path_factory):
     """A copy of the sources, with everything added."""
     root = tmp_path_factory.mktemp("house")
     for name in ("platform", "trainables"):
@@ -167,7 +166,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def run_in(house: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_in(house, *arguments):
     """Run Python on the copy."""
     environment = {**os.environ, "PYTHONPATH": f"{house / 'platform'}:{house}"}
     command = [sys.executable, *arguments]
@@ -181,7 +180,7 @@ _TINY = {
 _TRAIN = {"max_steps": 2, "batch_tokens": 800, "warmup_steps": 1, "peak_lr": 0.01}
 
 
-def study_of_the_system() -> dict[str, Any]:
+def study_of_the_system():
     """A study of the new system, on the new corpus, with the new schedule and metric, and mistakes in it."""
     study = {
         "schema_version": 1,
@@ -219,7 +218,7 @@ def study_of_the_system() -> dict[str, Any]:
     return {"study": study, "mistakes": mistakes}
 
 
-def study_of_the_merge() -> dict[str, Any]:
+def study_of_the_merge():
     """A study of fusion whose trials merge by the new strategy and by the sum, and mistakes in it."""
     corpus = {"corpus": "conlang", "train": 60, "dev": 6, "test": 4}
     prlm = {"kind": "bert", "model": {"d_model": 16, "num_heads": 2, "ffn_dim": 32, "num_layers": 1}}
@@ -261,7 +260,7 @@ def study_of_the_merge() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def examined(house: Path, empty_database: Path) -> dict[str, Any]:
+def examined(house, empty_database):
     """Of each study what is found before and after it runs in the copy, by its name."""
     studies = [study_of_the_system(), study_of_the_merge()]
     for entry in studies:
@@ -276,21 +275,21 @@ def examined(house: Path, empty_database: Path) -> dict[str, Any]:
 
 
 @pytest.fixture
-def of_the_system(examined: dict[str, Any]) -> dict[str, Any]:
+def of_the_system(examined):
     return examined["system"]
 
 
 @pytest.fixture
-def of_the_merge(examined: dict[str, Any]) -> dict[str, Any]:
+def of_the_merge(examined):
     return examined["merge"]
 
 
 @pytest.mark.parametrize("addition", ADDITIONS, ids=lambda addition: addition.what)
-def test_only_files_are_edited_that_architecture_names(addition: Addition) -> None:
+def test_only_files_are_edited_that_architecture_names(addition):
     assert set(addition.edits) <= set(table()[addition.what])
 
 
-def test_a_metric_is_found(of_the_system: dict[str, Any]) -> None:
+def test_a_metric_is_found(of_the_system):
     shown = of_the_system
     assert "1 problem\n" in shown["mistakes"]["metric"]
     assert "Did you mean 'exact'?" in shown["mistakes"]["metric"]
@@ -304,7 +303,7 @@ def test_a_metric_is_found(of_the_system: dict[str, Any]) -> None:
     assert shown["result"] == {"dev/exact": "minimize", "test/exact": "minimize"}
 
 
-def test_a_schedule_is_found(of_the_system: dict[str, Any]) -> None:
+def test_a_schedule_is_found(of_the_system):
     shown = of_the_system
     assert "Did you mean 'square'?" in shown["mistakes"]["schedule"]
     assert "square" in shown["knobs"]["train.lr_schedule"]["allowed"].split(", ")
@@ -314,7 +313,7 @@ def test_a_schedule_is_found(of_the_system: dict[str, Any]) -> None:
     assert "schedule=square" in shown["report"]
 
 
-def test_a_corpus_source_is_found(of_the_system: dict[str, Any]) -> None:
+def test_a_corpus_source_is_found(of_the_system):
     shown = of_the_system
     assert "Did you mean 'numbers'?" in shown["mistakes"]["corpus"]
     assert '"numbers"' in shown["schema"]
@@ -326,7 +325,7 @@ def test_a_corpus_source_is_found(of_the_system: dict[str, Any]) -> None:
     assert {"numbers/train", "numbers/dev", "numbers/test"} <= set(shown["datasets"])
 
 
-def test_a_system_is_found(of_the_system: dict[str, Any]) -> None:
+def test_a_system_is_found(of_the_system):
     shown = of_the_system
     assert "Did you mean 'trainables.added'?" in shown["mistakes"]["system"]
     assert "added" in [system["name"] for system in shown["systems"]]
@@ -336,7 +335,7 @@ def test_a_system_is_found(of_the_system: dict[str, Any]) -> None:
     assert "trainables.added" in shown["report"]
 
 
-def test_a_system_without_toys_fails_one_test_which_says_what_to_add(house: Path) -> None:
+def test_a_system_without_toys_fails_one_test_which_says_what_to_add(house):
     left_out = shutil.ignore_patterns("adding", "test_adding.py", "conftest.py")  # the last is for stores
     for name in ("tests/contract", "examples"):
         shutil.copytree(ROOT / name, house / name, ignore=left_out)
@@ -349,7 +348,7 @@ def test_a_system_without_toys_fails_one_test_which_says_what_to_add(house: Path
     assert "tests/contract/toys/added.py is missing or empty: give it ARMS" in done.stdout
 
 
-def test_a_merge_strategy_is_found(of_the_merge: dict[str, Any]) -> None:
+def test_a_merge_strategy_is_found(of_the_merge):
     shown = of_the_merge
     assert "Did you mean 'scaled'?" in shown["mistakes"]["merge"]
     assert "scaled_factor has no effect with merge 'sum'" in shown["mistakes"]["setting"]

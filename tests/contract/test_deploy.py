@@ -1,7 +1,5 @@
 """The files of deploy/ against the schemas and tools of those who read them."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -9,9 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
@@ -25,16 +21,16 @@ DEPLOY = ROOT / "deploy"
 JOBS = ["rayjob.yaml", "rayjob-existing-cluster.yaml"]
 
 
-def load(name: str) -> dict[str, Any]:
+def load(name):
     return YAML(typ="safe").load(DEPLOY / name)
 
 
-def schema(name: str) -> jsonschema.Draft7Validator:
+def schema(name):
     text = (Path(__file__).parent / "schemas" / f"{name}.json").read_text()
     return jsonschema.Draft7Validator(json.loads(text))
 
 
-def nested(document: Any, *place: Any) -> Iterator[tuple[Any, ...]]:
+def nested(document, *place):
     """Places of all keys of a document."""
     items = document.items() if isinstance(document, dict) else enumerate(document)
     for key, value in items:
@@ -46,7 +42,7 @@ def nested(document: Any, *place: Any) -> Iterator[tuple[Any, ...]]:
 @pytest.mark.parametrize(
     ("name", "kind"), [*((job, "rayjob") for job in JOBS), ("mlflow-compose.yaml", "compose")]
 )
-def test_a_file_fits_the_schema_and_none_of_its_keys_can_be_misspelt(name: str, kind: str) -> None:
+def test_a_file_fits_the_schema_and_none_of_its_keys_can_be_misspelt(name, kind):
     schema(kind).validate(load(name))
     free = {"metadata", "clusterSelector", "rayStartParams"}
     free |= {"limits", "requests", "environment", "depends_on"}
@@ -63,7 +59,7 @@ def test_a_file_fits_the_schema_and_none_of_its_keys_can_be_misspelt(name: str, 
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_a_ray_job_ends_and_keeps_the_rules_of_the_operator(name: str) -> None:
+def test_a_ray_job_ends_and_keeps_the_rules_of_the_operator(name):
     """`ValidateRayJobSpec` of KubeRay 1.7 (ray-operator/controllers/ray/utils/validation.go)."""
     spec = load(name)["spec"]
     assert spec["activeDeadlineSeconds"] > 0
@@ -79,23 +75,22 @@ def test_a_ray_job_ends_and_keeps_the_rules_of_the_operator(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_a_ray_job_runs_a_study_of_the_image_on_a_store_for_all_nodes(name: str) -> None:
+def test_a_ray_job_runs_a_study_of_the_image_on_a_store_for_all_nodes(name):
     words = shlex.split(load(name)["spec"]["entrypoint"])
     assert words[:2] == ["nlgraft", "run"]
     home = re.search(r"^WORKDIR (\S+)$", (DEPLOY / "Dockerfile").read_text(), re.M)
-    assert home is not None
     file = ROOT / Path(words[2]).relative_to(home[1])
     study = Study.from_yaml(file, [word for word in words[3:] if word.startswith("storage.")])
     assert study.storage.path.startswith("s3://")
 
 
-def containers() -> list[dict[str, Any]]:
+def containers():
     cluster = load("rayjob.yaml")["spec"]["rayClusterSpec"]
     groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
     return [group["template"]["spec"]["containers"][0] for group in groups]
 
 
-def test_head_and_workers_have_one_image_and_one_environment() -> None:
+def test_head_and_workers_have_one_image_and_one_environment():
     head, *workers = containers()
     for worker in workers:
         assert [worker[key] for key in ("image", "env", "envFrom")] == [
@@ -103,7 +98,7 @@ def test_head_and_workers_have_one_image_and_one_environment() -> None:
         ]
 
 
-def test_the_image_copies_files_that_exist_and_all_that_the_installation_needs() -> None:
+def test_the_image_copies_files_that_exist_and_all_that_the_installation_needs():
     lines = (DEPLOY / "Dockerfile").read_text().splitlines()
     copied = [word for line in lines if line.startswith("COPY") for word in line.split()[1:-1]]
     assert [name for name in copied if not (ROOT / name).exists()] == []
@@ -113,7 +108,7 @@ def test_the_image_copies_files_that_exist_and_all_that_the_installation_needs()
         assert needed.strip("/") in project
 
 
-def test_the_compose_file_keeps_every_secret_out_and_says_where_to_set_it() -> None:
+def test_the_compose_file_keeps_every_secret_out_and_says_where_to_set_it():
     text = (DEPLOY / "mlflow-compose.yaml").read_text()
     head = text[: text.index("name: nlgraft-mlflow")]
     variables = set(re.findall(r"\$\{(\w+)", text))
@@ -126,7 +121,7 @@ def test_the_compose_file_keeps_every_secret_out_and_says_where_to_set_it() -> N
     assert [name for name, service in services.items() if "ports" in service] == ["mlflow"]
 
 
-def test_the_server_of_the_compose_file_is_one_that_mlflow_starts() -> None:
+def test_the_server_of_the_compose_file_is_one_that_mlflow_starts():
     from mlflow.cli import server
 
     words = shlex.split(load("mlflow-compose.yaml")["services"]["mlflow"]["command"])
@@ -135,7 +130,7 @@ def test_the_server_of_the_compose_file_is_one_that_mlflow_starts() -> None:
     assert {word for word in words if word.startswith("--")} <= options
 
 
-def test_what_services_refer_to_exists() -> None:
+def test_what_services_refer_to_exists():
     document = load("mlflow-compose.yaml")
     for service in document["services"].values():
         assert {*service.get("depends_on", ())} <= document["services"].keys()
@@ -143,7 +138,7 @@ def test_what_services_refer_to_exists() -> None:
         assert {config["source"] for config in service.get("configs", ())} <= document["configs"].keys()
 
 
-def test_a_slurm_job_waits_for_the_stages_of_others_as_long_as_it_may_run() -> None:
+def test_a_slurm_job_waits_for_the_stages_of_others_as_long_as_it_may_run():
     """`--wait-timeout` bounds more than the wait for the lock of a killed driver, for which it is there."""
     text = (DEPLOY / "slurm.sh").read_text()
     [days] = re.findall(r"^#SBATCH --time=(\d+)-00:00:00$", text, re.M)
@@ -151,7 +146,7 @@ def test_a_slurm_job_waits_for_the_stages_of_others_as_long_as_it_may_run() -> N
     assert duration_of(wait) == int(days) * 24 * 3600
 
 
-def test_a_retried_ray_job_waits_for_the_lock_of_the_killed_one_as_long_as_it_may_run() -> None:
+def test_a_retried_ray_job_waits_for_the_lock_of_the_killed_one_as_long_as_it_may_run():
     spec = load("rayjob.yaml")["spec"]
     words = shlex.split(spec["entrypoint"])
     wait = words[words.index("--wait-timeout") + 1]
@@ -159,7 +154,7 @@ def test_a_retried_ray_job_waits_for_the_lock_of_the_killed_one_as_long_as_it_ma
 
 
 @pytest.mark.parametrize(("tool", "file"), [("shellcheck", "slurm.sh"), ("hadolint", "Dockerfile")])
-def test_its_own_tool_finds_nothing(tool: str, file: str) -> None:
+def test_its_own_tool_finds_nothing(tool, file):
     executable = shutil.which(tool, path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     if executable is None:
         pytest.skip(f"{tool} is not installed: pip install 'nlgraft[test]'")

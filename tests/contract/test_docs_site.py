@@ -1,15 +1,13 @@
 """The documentation as a site: it builds without a warning, and programs find every page as Markdown."""
 
-from __future__ import annotations
-
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from ruamel.yaml import YAML
+
+from tests.processes import python
 
 pytest.importorskip("mkdocs", reason="no mkdocs: install the extra docs")
 
@@ -18,25 +16,18 @@ CONFIG = YAML(typ="safe").load((ROOT / "mkdocs.yml").read_text("utf-8"))
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(tmp_path_factory):
     """The site, built as `make docs` builds it."""
     folder = tmp_path_factory.mktemp("site")
     path = os.pathsep.join([str(ROOT), str(ROOT / "platform")])
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": path, "NO_MKDOCS_2_WARNING": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    build = ("-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder)
+    python(*build, cwd=ROOT, env={**os.environ, "PYTHONPATH": path, "NO_MKDOCS_2_WARNING": "1"})
     return folder
 
 
-def pages() -> list[str]:
+def pages():
     """Every page of the navigation."""
-    paths: list[str] = []
+    paths = []
     waiting = list(CONFIG["nav"])
     while waiting:
         for inner in waiting.pop(0).values():
@@ -45,7 +36,7 @@ def pages() -> list[str]:
     return paths
 
 
-def test_every_page_is_there_for_people_and_as_markdown(site: Path) -> None:
+def test_every_page_is_there_for_people_and_as_markdown(site):
     listed = re.findall(r"^- \[[^]]+\]\((.*?)\): \S", (site / "llms.txt").read_text("utf-8"), re.M)
     assert sorted(listed) == sorted(pages())
     for page in pages():
@@ -56,7 +47,7 @@ def test_every_page_is_there_for_people_and_as_markdown(site: Path) -> None:
         assert "::: " not in text
 
 
-def test_what_pages_put_in_is_there(site: Path) -> None:
+def test_what_pages_put_in_is_there(site):
     metrics = (site / "metrics.md").read_text("utf-8")
     assert re.search(r"^\| `test/bleu` \| higher \| .+ \| .+ \|$", metrics, re.M)
     assert "## Deviations" in (site / "systems" / "multi_source.md").read_text("utf-8")
@@ -66,12 +57,12 @@ def test_what_pages_put_in_is_there(site: Path) -> None:
     assert "Raises" in shown
 
 
-def test_the_site_needs_no_network(site: Path) -> None:
+def test_the_site_needs_no_network(site):
     text = "".join(path.read_text("utf-8") for path in site.rglob("*.html"))
     assert not re.search(r"<(?:script|link|img)[^>]*(?:src|href)=\"?https?://", text)
 
 
-def test_pictures_are_few_and_small() -> None:
+def test_pictures_are_few_and_small():
     sizes = [path.stat().st_size for path in (ROOT / "docs" / "pictures").iterdir()]
     assert 0 < len(sizes) < 10
     assert max(sizes) < 150_000

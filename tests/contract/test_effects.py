@@ -5,18 +5,11 @@ in which `READ_WHEN` says that a setting is read is tried in an arm of its own. 
 of the model and of what methods put around it, and one in `STRIDE` of the others; `make test-slow` tries all.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from nlgraft.basics.strict_config import are_met
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data import paths
-from nlgraft.study.data.system import System
 from nlgraft.study.reading.system_import import load_system
 from nlgraft.text.tokenizer_config import LearnedTokenizerConfig
 from nlgraft.text.tokenizers import SentencePiece, train_sentencepiece
@@ -39,7 +32,7 @@ NUM_TRIED = 6
 
 _LATE = {"max_steps": 6, "eval_every_steps": 1, "warmup_steps": 0, "peak_lr": 0.5}
 """A training whose first evaluation is its best: so high a rate raises the loss."""
-EXPERIMENTS: Mapping[str, tuple[Mapping[str, Any], tuple[Any, ...]]] = {
+EXPERIMENTS = {
     "max_epochs": ({"max_steps": None, "max_epochs": 1}, (2,)),
     "batch_characters": ({"batch_tokens": None, "batch_characters": 2000}, (400,)),
     "batch_sentences": ({"batch_tokens": None, "batch_sentences": 8}, (4,)),
@@ -62,7 +55,7 @@ EXPERIMENTS: Mapping[str, tuple[Mapping[str, Any], tuple[Any, ...]]] = {
 }
 """End of a setting's path -> settings beside it with which a toy shows it, and the other values to try."""
 
-UNSEEN: Mapping[str, str] = {
+UNSEEN = {
     "decode.batch_sentences": "speed alone",
     "activation_checkpointing": "memory and time alone: tests/unit/training/test_sharding.py",
     "has_lm_cache": "speed alone: tests/invariants",
@@ -91,7 +84,7 @@ UNSEEN: Mapping[str, str] = {
 """End of a setting's path -> the consequence that no output of a toy shows, and where it is tested."""
 
 
-REFUSED: Mapping[str, str] = {
+REFUSED = {
     "data.directory": "a toy's script lies in one directory",
     "data.files": "a file has a name that a command writes: tests/unit/command",
     "data.text": "what is pretrained needs its text",
@@ -119,15 +112,15 @@ REFUSED: Mapping[str, str] = {
 """End of a setting's path -> why arms refuse every other value."""
 
 
-def _entry(table: Mapping[str, Any], path: str) -> Any:
+def _entry(table, path):
     """Look up the longest end of a path; None if no end of it is in the table."""
     ends = [end for end in table if f".{path}".endswith(f".{end}")]
     return table[max(ends, key=len)] if ends else None
 
 
-def cases(system: System) -> dict[tuple[str, int], dict[str, tuple[Any, Any]]]:
+def cases(system):
     """Collect, for each setting and each way in which it is read, annotation and value in every such arm."""
-    arms_by_setting: dict[tuple[str, int], dict[str, tuple[Any, Any]]] = {}
+    arms_by_setting = {}
     for arm, values in arms_of(system.path).items():
         config = config_of(system, values)
         whole = config.model_dump(mode="json")
@@ -141,7 +134,7 @@ def cases(system: System) -> dict[tuple[str, int], dict[str, tuple[Any, Any]]]:
     return arms_by_setting
 
 
-def idle_settings(laboratory: Laboratory, path: str, stride: int) -> Iterator[str]:
+def idle_settings(laboratory, path, stride):
     """Yield the settings of a system of which no other value changes what comes out.
 
     Where one arm refuses all other values, or does not use an entry of a mapping, the next one is asked.
@@ -159,9 +152,7 @@ def idle_settings(laboratory: Laboratory, path: str, stride: int) -> Iterator[st
             yield f"{setting} in {next(iter(arms))}: {outcome}"
 
 
-def _effect(
-    laboratory: Laboratory, system: System, arm: str, setting: str, annotation: Any, plain: Any
-) -> str:
+def _effect(laboratory, system, arm, setting, annotation, plain):
     beside, others = _entry(EXPERIMENTS, setting) or ({}, tuple(others_of(annotation, plain))[:NUM_TRIED])
     values, parent = arms_of(system.path)[arm], setting.rpartition(".")[0]
     for name, value in beside.items():
@@ -171,22 +162,20 @@ def _effect(
 
 
 @pytest.fixture(scope="module")
-def laboratory(tmp_path_factory: pytest.TempPathFactory) -> Laboratory:
+def laboratory(tmp_path_factory):
     """One store for all trials, which share stages as those of a study do."""
     return Laboratory(ArtifactStore.open(str(tmp_path_factory.mktemp("store"))))
 
 
 @pytest.mark.parametrize("path", SYSTEMS)
-def test_settings_of_the_model_and_a_sample_of_the_others_have_an_effect(
-    path: str, laboratory: Laboratory
-) -> None:
+def test_settings_of_the_model_and_a_sample_of_the_others_have_an_effect(path, laboratory):
     idle = list(idle_settings(laboratory, path, STRIDE))
     assert not idle, "\n".join(idle)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", SYSTEMS)
-def test_every_setting_has_an_effect(path: str, laboratory: Laboratory) -> None:
+def test_every_setting_has_an_effect(path, laboratory):
     idle = list(idle_settings(laboratory, path, 1))
     assert not idle, "\n".join(idle)
 
@@ -198,9 +187,7 @@ def test_every_setting_has_an_effect(path: str, laboratory: Laboratory) -> None:
     ("changes", "line"),
     [({"normalization": "identity"}, "of\ufb01ce"), ({"character_coverage": 0.98}, "a rare \u00e7 here")],
 )
-def test_a_tokenizer_reads_how_text_is_normalised_and_covered(
-    changes: Mapping[str, Any], line: str, tmp_path: Path
-) -> None:
+def test_a_tokenizer_reads_how_text_is_normalised_and_covered(changes, line, tmp_path):
     lines = ["an office with a rare word here and there and others too"] * 60 + [line]
     read = []
     for name, config in (("plain", LearnedTokenizerConfig(vocab_size=60)), ("changed", _tokenizer(changes))):
@@ -210,5 +197,5 @@ def test_a_tokenizer_reads_how_text_is_normalised_and_covered(
     assert read[0] != read[1]
 
 
-def _tokenizer(changes: Mapping[str, Any]) -> LearnedTokenizerConfig:
+def _tokenizer(changes):
     return LearnedTokenizerConfig(vocab_size=60, **changes)

@@ -1,7 +1,5 @@
 """docs/faults.md: every row names tests that exist, and those that are said to verify do."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -13,7 +11,7 @@ ROWS = re.findall(
 )
 
 
-def source_of(file: str, test: str) -> str:
+def source_of(file, test):
     match = re.search(
         rf"^def {test}\(.*?(?=^def |^@|\Z)", (TESTS / file).read_text("utf-8"), re.MULTILINE | re.DOTALL
     )
@@ -21,7 +19,7 @@ def source_of(file: str, test: str) -> str:
     return match[0]
 
 
-def test_every_row_names_tests_that_exist_and_verify_where_that_is_said() -> None:
+def test_every_row_names_tests_that_exist_and_verify_where_that_is_said():
     assert len(ROWS) > 30
     for _, checks, file, tests in ROWS:
         sources = [source_of(file, test) for test in tests.split(", ")]

@@ -4,8 +4,6 @@ The GPU is one in name (`tests.simulated_gpu`) or, with NLGRAFT_TEST_DEVICE=gpu 
 machine, whose kernels sum in another order: there losses alone are compared, to 1e-3.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -37,7 +35,7 @@ DRAWING = {"trainables.prlm_fusion/dropnet, finetuned", "trainables.prlm_fusion/
 IS_REAL = os.environ.get("NLGRAFT_TEST_DEVICE") == "gpu"
 
 
-def device() -> str:
+def device():
     """The device to compare with the CPU."""
     if not IS_REAL:
         return simulated_gpu.DEVICE
@@ -46,12 +44,12 @@ def device() -> str:
     return f"{accelerator}:0"
 
 
-def trials(place: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def trials(place, *arguments):
     command = [sys.executable, "-m", "tests.gpu_trials", place, *arguments]
     return subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
 
 
-def assert_equal_on_both(arms: list[str]) -> None:
+def assert_equal_on_both(arms):
     finished = trials(device(), "", *arms)
     results = [json.loads(line) for line in finished.stdout.splitlines() if line.startswith('{"cpu"')]
     unequal = {}
@@ -65,19 +63,19 @@ def assert_equal_on_both(arms: list[str]) -> None:
     assert (finished.returncode, len(results)) == (0, len(arms)), finished.stderr[-3000:]
 
 
-def test_an_encoder_decoder_with_a_finetuned_prlm_is_equal_on_both() -> None:
+def test_an_encoder_decoder_with_a_finetuned_prlm_is_equal_on_both():
     assert_equal_on_both(FEW[:1])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arms", GROUPS, ids=lambda arms: f"{arms[0]} and {len(arms) - 1} more")
-def test_every_arm_is_equal_on_both(arms: list[str]) -> None:
+def test_every_arm_is_equal_on_both(arms):
     assert_equal_on_both(arms)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_mistake_that_a_gpu_would_show_is_found(fault: str) -> None:
+def test_a_mistake_that_a_gpu_would_show_is_found(fault):
     finished = trials(simulated_gpu.DEVICE, fault, *FEW)
     assert finished.returncode != 0
     assert "tensors on simgpu:0 and on cpu" in finished.stderr
@@ -85,7 +83,7 @@ def test_a_mistake_that_a_gpu_would_show_is_found(fault: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["", "tokens are not moved"])
-def test_doctor_says_if_a_gpu_computes_what_the_cpu_does(fault: str) -> None:
+def test_doctor_says_if_a_gpu_computes_what_the_cpu_does(fault):
     finished = trials(simulated_gpu.DEVICE, fault, "doctor")
     assert finished.returncode == 0, finished.stderr[-3000:]
     devices, system = json.loads(finished.stdout.splitlines()[-1])

@@ -1,7 +1,5 @@
 """The code base keeps the project's rules: formatting, layers, sizes."""
 
-from __future__ import annotations
-
 import graphlib
 import os
 import platform
@@ -20,28 +18,29 @@ import nlgraft
 from nlgraft.analysis.policy.claims import Verdict
 from nlgraft.execution.cluster import HEAD_RESOURCE
 from tests.contract.toy_arms import SYSTEMS
+from tests.processes import python
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {"PYTHONPATH": f"{ROOT / 'platform'}:{ROOT}", "PATH": "/usr/bin:/bin"}
 SOURCES = sorted([*ROOT.glob("platform/**/*.py"), *ROOT.glob("trainables/**/*.py")])
 
 
-def test_platform_is_the_standard_library() -> None:
+def test_platform_is_the_standard_library():
     assert not (ROOT / "platform" / "__init__.py").exists()
     assert Path(platform.__file__).name == "platform.py"
     assert ROOT not in Path(platform.__file__).parents
 
 
-def test_no_init_file_under_tests() -> None:
+def test_no_init_file_under_tests():
     assert not list((ROOT / "tests").rglob("__init__.py"))
 
 
-def test_no_module_is_named_like_one_of_the_standard_library() -> None:
+def test_no_module_is_named_like_one_of_the_standard_library():
     names = {path.stem for path in SOURCES} - {"__init__", "__main__"}
     assert not names & (sys.stdlib_module_names - {"platform"})
 
 
-def test_the_public_names_are_what_is_said() -> None:
+def test_the_public_names_are_what_is_said():
     assert sorted(nlgraft.__all__) == [
         "Handle", "Study", "export_model", "launch", "load", "load_model", "propose", "register",
     ]  # fmt: skip
@@ -61,7 +60,7 @@ HEAVY = ("ray", "torch", "mlflow", "optuna", "matplotlib", "pandas", "scipy", "t
 NUMERIC = ("numpy", "sacrebleu", "sentencepiece")
 DEMO = "'search_spaces/embedding_transfer/demo.yaml'"
 PARTS = [f"{path}.{name}" for path in SYSTEMS for name in ("config", "metrics", "graph")]
-STEPS: list[tuple[str, tuple[str, ...]]] = [
+STEPS = [
     # 0.25 s of CPU on an idle machine; the margin is for one that is not.
     ("import time, nlgraft.study.public; assert time.process_time() < 1.5", HEAVY + NUMERIC),
     # The sources of classes, which hold the descriptions of settings, would take a third of `validate`.
@@ -74,15 +73,15 @@ STEPS: list[tuple[str, tuple[str, ...]]] = [
 """What a process does in turn, and the packages that it has not imported by then."""
 
 
-def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
+def test_nothing_heavy_is_imported_before_it_is_needed():
     code = ["import sys"]
     for step, packages in STEPS:
         code += [step, f"assert not {{*{packages}}} & {{*sys.modules}}, {step!r}"]
     environment = {**os.environ, **ENVIRONMENT}
-    subprocess.run([sys.executable, "-c", "\n".join(code)], cwd=ROOT, env=environment, check=True)
+    python("-c", "\n".join(code), cwd=ROOT, env=environment)
 
 
-def test_every_system_has_its_readme_and_is_listed() -> None:
+def test_every_system_has_its_readme_and_is_listed():
     systems = [path.parent for path in ROOT.glob("trainables/*/config.py")]
     assert systems
     for system in systems:
@@ -90,13 +89,13 @@ def test_every_system_has_its_readme_and_is_listed() -> None:
         assert list((ROOT / "search_spaces" / system.name).glob("*.yaml")), system
 
 
-def test_the_architecture_names_every_package() -> None:
+def test_the_architecture_names_every_package():
     text = (ROOT / "ARCHITECTURE.md").read_text()
     packages = [path.parent.name for path in ROOT.glob("platform/nlgraft/*/__init__.py")]
     assert [name for name in packages if f"{name}/" not in text] == []
 
 
-def test_the_readme_names_files_that_exist() -> None:
+def test_the_readme_names_files_that_exist():
     for document in ("README.md", "ARCHITECTURE.md", "docs/reading_a_report.md"):
         text = (ROOT / document).read_text()
         for name in re.findall(
@@ -105,7 +104,7 @@ def test_the_readme_names_files_that_exist() -> None:
             assert (ROOT / name).exists(), f"{document} names {name}"
 
 
-def test_the_page_on_reports_explains_every_column_and_verdict(tmp_path: Path) -> None:
+def test_the_page_on_reports_explains_every_column_and_verdict(tmp_path):
     text = (ROOT / "docs" / "reading_a_report.md").read_text()
     demo = ROOT / "search_spaces" / "embedding_transfer" / "demo.yaml"
     header = nlgraft.load(nlgraft.Study.from_yaml(demo, [f"storage.path={tmp_path}"])).comparison().header
@@ -114,7 +113,7 @@ def test_the_page_on_reports_explains_every_column_and_verdict(tmp_path: Path) -
     assert [name for name in get_args(Verdict) if f"`{name}`" not in text] == []
 
 
-def test_nothing_in_the_store_is_unpickled() -> None:
+def test_nothing_in_the_store_is_unpickled():
     # a pickle travels only between the driver and its own workers, never through the store
     allowed = {"execution"}
     for path in ROOT.glob("platform/nlgraft/**/*.py"):
@@ -125,7 +124,7 @@ def test_nothing_in_the_store_is_unpickled() -> None:
         assert not re.search(r"\bpickle\b|torch\.load\b", path.read_text()), path
 
 
-def run_tool(*command: str, cwd: Path = ROOT) -> str:
+def run_tool(*command, cwd=ROOT):
     """Run a tool of the test environment and return its complaints; empty if there are none."""
     tool = str(Path(sys.executable).with_name(command[0]))
     path = f"{cwd / 'platform'}:{cwd}"
@@ -141,22 +140,22 @@ def run_tool(*command: str, cwd: Path = ROOT) -> str:
 
 
 @pytest.mark.parametrize("command", ["check", "format --check"])
-def test_ruff_finds_nothing(command: str) -> None:
+def test_ruff_finds_nothing(command):
     assert run_tool("ruff", *command.split(), "--no-cache", "--quiet", ".") == ""
 
 
-def test_the_import_contracts_hold() -> None:
+def test_the_import_contracts_hold():
     assert run_tool("lint-imports", "--no-cache", "--no-logo") == ""
 
 
-def test_no_module_imports_itself_by_way_of_others() -> None:
+def test_no_module_imports_itself_by_way_of_others():
     """The contracts compare siblings; here a package's ``__init__`` counts as well."""
     graph = grimp.build_graph("nlgraft", "trainables", cache_dir=None)
     imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
     graphlib.TopologicalSorter(imports).prepare()
 
 
-def test_the_import_contracts_see_a_new_system_that_imports_another(tmp_path: Path) -> None:
+def test_the_import_contracts_see_a_new_system_that_imports_another(tmp_path):
     for name in ("__init__", "one/__init__", "two/__init__"):
         path = tmp_path / "trainables" / f"{name}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -170,7 +169,7 @@ def test_the_import_contracts_see_a_new_system_that_imports_another(tmp_path: Pa
     assert "trainables.two.graph -> trainables.one" in printed
 
 
-def test_every_folder_of_trainables_is_a_system() -> None:
+def test_every_folder_of_trainables_is_a_system():
     """The contract on systems compares `trainables.*`: shared code would be compared as a system."""
     folders = {path.name for path in (ROOT / "trainables").iterdir() if path.is_dir()} - {"__pycache__"}
     assert folders == {path.parent.name for path in ROOT.glob("trainables/*/config.py")}
@@ -178,7 +177,7 @@ def test_every_folder_of_trainables_is_a_system() -> None:
     assert modules == {"__init__.py"}
 
 
-def test_the_cluster_file_agrees_with_the_code() -> None:
+def test_the_cluster_file_agrees_with_the_code():
     document = YAML(typ="safe").load((ROOT / "cluster.yaml").read_text())
     types = document["available_node_types"]
     assert document["head_node_type"] in types

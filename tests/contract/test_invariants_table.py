@@ -1,7 +1,5 @@
 """docs/invariants.md: every row names existing tests, and every test of tests/invariants has a row."""
 
-from __future__ import annotations
-
 import re
 from itertools import groupby
 from pathlib import Path

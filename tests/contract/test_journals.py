@@ -1,9 +1,6 @@
 """Journals over every kind of store, see `conftest.py`."""
 
-from __future__ import annotations
-
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -12,25 +9,25 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "pipeline"))
 
 
 from nlgraft.pipeline import record_store
-from nlgraft.pipeline.store import ArtifactStore
-from tests.store_places import OpenStore, files_of
+from tests.processes import at_once
+from tests.store_places import files_of
 
 NUM_ENTRIES = 3
 """Of each driver; together they fill three blocks."""
 
 
 @pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_blocks(monkeypatch):
     monkeypatch.setattr(record_store, "BLOCK", 4)
 
 
-def fill(store: ArtifactStore, last: int) -> None:
+def fill(store, last):
     for place in range(1, last + 1):
         assert store.journal("log", dict[str, int]).append(place, {"value": 10 * place})
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_a_journal_keeps_what_was_written_in_order(open_store: OpenStore):
+def test_a_journal_keeps_what_was_written_in_order(open_store):
     assert open_store().journal("log", dict[str, int]).read() == record_store.Pages({}, 0)
     fill(open_store(), 10)
     pages = open_store().journal("log", dict[str, int]).read()
@@ -41,7 +38,7 @@ def test_a_journal_keeps_what_was_written_in_order(open_store: OpenStore):
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_damaged_missing_and_foreign_files_of_a_journal_are_named(open_store: OpenStore):
+def test_damaged_missing_and_foreign_files_of_a_journal_are_named(open_store):
     store = open_store()
     fill(store, 3)
     files = files_of(store)
@@ -60,18 +57,14 @@ def test_damaged_missing_and_foreign_files_of_a_journal_are_named(open_store: Op
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_several_drivers_write_one_journal(open_store: OpenStore):
-    def write(driver: int) -> None:
+def test_several_drivers_write_one_journal(open_store):
+    def write(driver):
         log = open_store().journal("log", dict[str, int])
         for value in range(NUM_ENTRIES):
             while not log.append(log.read().last + 1, {"driver": driver, "value": value}):
                 pass
 
-    threads = [threading.Thread(target=write, args=(driver,)) for driver in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(write, range(4))
     pages = open_store().journal("log", dict[str, int]).read()
     assert (pages.last, pages.problems) == (4 * NUM_ENTRIES, ())
     for driver in range(4):

@@ -3,10 +3,6 @@
 The factors are settings of the model that only graphs decide, and settings that nothing reads in the study.
 """
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 from nlgraft.basics.errors import StudyError
@@ -16,7 +12,7 @@ from tests.contract.toy_arms import arms_of
 
 UNKNOWN, IDLE = "the system's config has no", "have no effect|has no effect"
 LEARNED = {"source_positions": "learned"}
-PROBES: list[tuple[str, str, str, list[Any], str, dict[str, Any]]] = [
+PROBES = [
     ("embedding_transfer", "patt_eg", "model.fusion.side", ["source", "both"], UNKNOWN, {}),
     ("embedding_transfer", "patt_eg", "model.fine_encoder.norm", ["post", "pre"], UNKNOWN, {}),
     ("embedding_transfer", "patt_eg", "model.max_positions", [512, 1024], IDLE, {}),
@@ -55,7 +51,7 @@ PROBES: list[tuple[str, str, str, list[Any], str, dict[str, Any]]] = [
 ]
 
 
-def _study(system: str, arm: str, target: str, levels: list[Any], model: dict[str, Any]) -> dict[str, Any]:
+def _study(system, arm, target, levels, model):
     values = dict(arms_of(f"trainables.{system}")[arm])
     data = values.pop("data")
     metric = {"vocabulary_transfer": "accuracy", "llm_vocabulary": "bits_per_byte"}.get(system, "bleu")
@@ -80,9 +76,7 @@ def _study(system: str, arm: str, target: str, levels: list[Any], model: dict[st
     PROBES,
     ids=[f"{probe[0]}-{probe[2]}-{probe[4][:4] or 'read'}" for probe in PROBES],
 )
-def test_a_factor_without_effect_is_refused_by_its_name(
-    system: str, arm: str, target: str, levels: list[Any], message: str, model: dict[str, Any]
-) -> None:
+def test_a_factor_without_effect_is_refused_by_its_name(system, arm, target, levels, message, model):
     document = _study(system, arm, target, levels, model)
     if not message:
         assert len(Study.from_dict(document).plan(capacity={"CPU": 1.0, "GPU": 0.0}).cells) == len(levels)
@@ -95,7 +89,7 @@ def test_a_factor_without_effect_is_refused_by_its_name(
     assert any(text in problem.message for text in message.split("|"))
 
 
-def test_the_refusal_of_a_wiring_setting_names_the_setting_of_its_system() -> None:
+def test_the_refusal_of_a_wiring_setting_names_the_setting_of_its_system():
     for system, target, setting in (
         ("prlm_fusion", "model.fusion.side", "fusion.side"),
         ("multi_source", "model.fine_encoder.norm", "sources.fine_encoder.norm"),

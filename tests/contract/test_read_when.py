@@ -1,9 +1,7 @@
 """Every value in the conditions under which systems read their settings occurs in a tested arm."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -16,7 +14,7 @@ from tests.contract.toy_arms import SYSTEMS, arms_of, toys_of
 Condition = Mapping[str, tuple[Any, ...]]
 
 
-def narrowed(condition: Condition) -> Iterator[Condition]:
+def narrowed(condition):
     """The condition with one of the values that a setting may have, for every setting and value."""
     for path, values in condition.items():
         # of numbers one stands for all: a depth of 7 is read as one of 2 is
@@ -25,18 +23,18 @@ def narrowed(condition: Condition) -> Iterator[Condition]:
             yield {**condition, path: value}
 
 
-def is_met(system: System, condition: Condition, config: Mapping[str, Any]) -> bool:
+def is_met(system, condition, config):
     """Ask a system that has this condition alone, for every setting."""
 
     class Narrowed(System):
-        def conditions(self, path: str) -> tuple[Condition, ...]:
+        def conditions(self, path):
             return (condition,)
 
     return Narrowed(**vars(system)).is_read("a setting", config)
 
 
 @pytest.mark.parametrize("path", SYSTEMS)
-def test_every_value_of_a_condition_has_an_arm(path: str) -> None:
+def test_every_value_of_a_condition_has_an_arm(path):
     """Otherwise no test would cover whether the settings are read under that condition."""
     system = load_system(path)
     arms = [

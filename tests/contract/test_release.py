@@ -1,13 +1,10 @@
 """One version everywhere, and a wheel with complete metadata that works without the repository."""
 
-from __future__ import annotations
-
 import ast
 import email
 import json
 import os
 import re
-import subprocess
 import sys
 import sysconfig
 import tomllib
@@ -20,6 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from ruamel.yaml import YAML
 
+from tests.processes import python
 from tests.small_studies import SMALL_DEMO
 from tests.wheels import build_wheel
 
@@ -49,11 +47,7 @@ def in_wheel(wheel, *arguments):
     """What Python prints that finds the project in the wheel alone, not by a development install."""
     packages = sysconfig.get_path("purelib")
     environment = {**os.environ, "PYTHONPATH": f"{wheel}{os.pathsep}{packages}"}
-    command = [sys.executable, "-S", *arguments]
-    run = subprocess.run(
-        command, cwd=wheel.parent, env=environment, check=True, capture_output=True, text=True
-    )
-    return run.stdout
+    return python("-S", *arguments, cwd=wheel.parent, env=environment).stdout
 
 
 def test_the_newest_release_is_the_version():

@@ -1,14 +1,10 @@
 """Every shipped study: valid, plannable, at every scale, and every searched path exists."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import importlib.util
 import os
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
@@ -22,7 +18,6 @@ from nlgraft.study.public import Study
 from nlgraft.study.reading import documents
 from nlgraft.study.reading.resolving import resolve_config
 from nlgraft.study.reading.system_import import load_system
-from nlgraft.text.corpus_config import ConlangConfig
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted(ROOT.glob("search_spaces/command/*.yaml"))
@@ -35,18 +30,18 @@ CHECKPOINT = Path(_MINILM.origin).parent / "model" if _MINILM and _MINILM.origin
 
 
 @functools.cache
-def _read(path: Path, *overrides: str) -> Study:
+def _read(path, *overrides):
     environ = {"NLGRAFT_DATA": str(DATA), "NLGRAFT_CHECKPOINT": str(CHECKPOINT)}
     return Study.from_yaml(path, overrides=overrides, environ=environ)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _each_file_and_text_once() -> Iterator[None]:
+def _each_file_and_text_once():
     """A study is parsed once for its scales; of constructed text the beginning is made, for all studies."""
     generate = kind_checks.generate
 
     @functools.cache
-    def beginning(config: ConlangConfig, split: str) -> dict[str, list[str]]:
+    def beginning(config, split):
         return generate(config.model_copy(update={"train": min(config.train, NUM_LINES)}), split)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -57,14 +52,14 @@ def _each_file_and_text_once() -> Iterator[None]:
         yield
 
 
-def _skip_without_its_files(path: Path) -> None:
+def _skip_without_its_files(path):
     text = path.read_text()
     for name, directory in {"NLGRAFT_DATA": DATA, "NLGRAFT_CHECKPOINT": CHECKPOINT}.items():
         if f"${{env:{name}}}" in text and not directory.is_dir():
             pytest.skip(f"its files are missing: set {name} (looked at {directory})")
 
 
-def _foreign_sizes(model: Any) -> dict[str, int]:
+def _foreign_sizes(model):
     """Sizes of a model, except its depth, that differ from its preset; tiny models may set their own."""
     if not isinstance(model, ArchitectureConfig) or model.preset == "tiny":
         return {}
@@ -74,7 +69,7 @@ def _foreign_sizes(model: Any) -> dict[str, int]:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 @pytest.mark.parametrize("scale", [None, "tiny", "small", "paper"])
-def test_a_shipped_study_validates(path: Path, scale: str | None) -> None:
+def test_a_shipped_study_validates(path, scale):
     study = _read(path, *([] if scale is None else [f"@{scale}"]))
     assert {"tiny", "small", "paper"} <= set(study.scales), f"{path} lacks a scale"
     system = load_system(study.system)
@@ -83,7 +78,7 @@ def test_a_shipped_study_validates(path: Path, scale: str | None) -> None:
         config = resolve_config(study, cell)
         assert not _foreign_sizes(getattr(config, "model", None)), "the sizes of @tiny stayed behind"
         for target in study.search.space if study.search is not None else ():
-            value: object = config
+            value = config
             for part in target.split("."):
                 value = getattr(value, part)
     assert claims_of(study)
@@ -91,13 +86,13 @@ def test_a_shipped_study_validates(path: Path, scale: str | None) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_further_scales_of_a_shipped_study_validate(path: Path) -> None:
+def test_further_scales_of_a_shipped_study_validate(path):
     for scale in _read(path).scales.keys() - {"tiny", "small", "paper"}:
         assert cells(_read(path, f"@{scale}"))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_a_shipped_study_plans_at_tiny(path: Path) -> None:
+def test_a_shipped_study_plans_at_tiny(path):
     _skip_without_its_files(path)
     plan = _read(path, "@tiny").plan(capacity={"CPU": 2.0, "GPU": 0.0})
     document = plan.to_json()
@@ -107,13 +102,13 @@ def test_a_shipped_study_plans_at_tiny(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
-def test_a_shipped_study_of_a_script_is_planned_without_a_problem(path: Path) -> None:
+def test_a_shipped_study_of_a_script_is_planned_without_a_problem(path):
     plan = _read(path).plan(capacity={"CPU": 2.0, "GPU": 0.0})
     assert plan.problems == []
     assert len(plan.trials) >= 4
 
 
-def test_verdicts_know_which_data_a_paper_used() -> None:
+def test_verdicts_know_which_data_a_paper_used():
     path = ROOT / "search_spaces" / "embedding_transfer" / "table2_domain_adaptation.yaml"
     for scale in ("tiny", "small"):
         study = _read(path, f"@{scale}")
@@ -123,14 +118,14 @@ def test_verdicts_know_which_data_a_paper_used() -> None:
     assert same == {"Table 2, Thesis"}
 
 
-def test_claims_of_embedding_transfer_say_which_data_their_paper_used() -> None:
+def test_claims_of_embedding_transfer_say_which_data_their_paper_used():
     studies = [_read(path) for path in FILES if path.parent.name == "embedding_transfer"]
     assert [
         (study.name, claim.text) for study in studies for claim in claims_of(study) if not claim.data
     ] == []
 
 
-def test_table_2_is_claimed_on_both_of_its_columns() -> None:
+def test_table_2_is_claimed_on_both_of_its_columns():
     study = Study.from_yaml(ROOT / "search_spaces" / "embedding_transfer" / "table2_domain_adaptation.yaml")
     claims = claims_of(study)
     assert len(claims) == 40
@@ -140,7 +135,7 @@ def test_table_2_is_claimed_on_both_of_its_columns() -> None:
     assert figures["random_init", "cbow", "Table 2, Laws"] == [53.14, 52.93]
 
 
-def test_studies_of_prlm_fusion_pretrain_for_every_seed() -> None:
+def test_studies_of_prlm_fusion_pretrain_for_every_seed():
     """One pretraining for all seeds leaves every claim of fused above plain or random undecided."""
     studies = [_read(path) for path in FILES if path.parent.name == "prlm_fusion"]
     assert len(studies) >= 10
@@ -150,13 +145,13 @@ def test_studies_of_prlm_fusion_pretrain_for_every_seed() -> None:
             assert pretraining["is_per_seed"], f"{study.name}, {cell.label}"
 
 
-def _at_paper(name: str) -> list[dict[str, Any]]:
+def _at_paper(name):
     """The resolved configs of a study's cells at @paper."""
     study = _read(ROOT / "search_spaces" / "embedding_transfer" / f"{name}.yaml", "@paper")
     return [resolve_config(study, cell).model_dump(mode="json") for cell in cells(study)]
 
 
-def test_table_2_at_paper_has_the_numbers_of_section_4_1() -> None:
+def test_table_2_at_paper_has_the_numbers_of_section_4_1():
     for config in _at_paper("table2_domain_adaptation"):
         assert (
             config["model"] | {"d_model": 512, "ffn_dim": 2048, "num_heads": 8, "dropout": 0.3}
@@ -186,14 +181,14 @@ def test_table_2_at_paper_has_the_numbers_of_section_4_1() -> None:
 
 
 @pytest.mark.parametrize(("name", "pieces"), [("table3_translation", 32_000), ("table3_questions", 10_000)])
-def test_table_3_at_paper_has_the_numbers_of_section_4_2(name: str, pieces: int) -> None:
+def test_table_3_at_paper_has_the_numbers_of_section_4_2(name, pieces):
     for config in _at_paper(name):
         generator = config["generator"]
         assert (generator["max_epochs"], generator["max_steps"], generator["batch_tokens"]) == (1, None, 4096)
         assert config["tokenizers"]["downstream"]["vocab_size"] == pieces
 
 
-def test_an_editor_with_the_schema_of_the_system_accepts_every_study_and_sees_mistakes() -> None:
+def test_an_editor_with_the_schema_of_the_system_accepts_every_study_and_sees_mistakes():
     schema = Study.json_schema("trainables.embedding_transfer")
     jsonschema.Draft202012Validator.check_schema(schema)
     validator = jsonschema.Draft202012Validator(schema)
@@ -216,7 +211,7 @@ def test_an_editor_with_the_schema_of_the_system_accepts_every_study_and_sees_mi
         Study.json_schema("trainables.embeding_transfer")
 
 
-def test_the_demo_claims_no_more_than_its_pretrainings_show() -> None:
+def test_the_demo_claims_no_more_than_its_pretrainings_show():
     """Every random stage of the demo depends on the seed, so that verdicts generalise beyond one training."""
     study = Study.from_yaml(ROOT / "search_spaces" / "embedding_transfer" / "demo.yaml")
     trials = study.plan().trials

@@ -1,7 +1,5 @@
 """Docstrings of public functions on tensors state the shapes."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

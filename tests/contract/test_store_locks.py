@@ -1,13 +1,10 @@
 """Leases and the lock of a study over every kind of store, see `conftest.py`."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,15 +15,15 @@ from pydantic import TypeAdapter
 
 from nlgraft.basics.errors import StageBusy, StudyLockedError
 from nlgraft.pipeline.fence import Fence, Superseded
-from nlgraft.pipeline.leases import Lease, Leases
-from nlgraft.pipeline.object_files import Files, ObjectFiles
-from nlgraft.pipeline.store import ArtifactStore
-from tests.store_places import OpenStore, files_of, publish
+from nlgraft.pipeline.leases import Leases
+from nlgraft.pipeline.object_files import ObjectFiles
+from tests.processes import at_once
+from tests.store_places import files_of, publish
 
 ANY = TypeAdapter(dict[str, Any])
 
 
-def test_leases(open_store: OpenStore):
+def test_leases(open_store):
     first, second = open_store(), open_store()
     with first.leases.acquire("a" * 64, "trial 7"):
         with pytest.raises(StageBusy, match="trial 7"):
@@ -37,7 +34,7 @@ def test_leases(open_store: OpenStore):
     second.leases.acquire("a" * 64).release()
 
 
-def test_study_lock(open_store: OpenStore):
+def test_study_lock(open_store):
     first, second = open_store(), open_store()
     assert not second.leases.is_study_locked("abc")
     with first.leases.lock_study("abc", "nlgraft run"):
@@ -47,7 +44,7 @@ def test_study_lock(open_store: OpenStore):
     second.leases.lock_study("abc").release()
 
 
-def silent_lease(store: ArtifactStore) -> str:
+def silent_lease(store):
     """A lease of an owner on another host that no longer renews it."""
     with store.leases.acquire("a" * 64) as lease:
         data = json.loads(files_of(store).read(lease.key) or b"")
@@ -55,20 +52,20 @@ def silent_lease(store: ArtifactStore) -> str:
     return lease.key
 
 
-def shift_clock(store: ArtifactStore, key: str, monkeypatch: pytest.MonkeyPatch, *, by_s: float) -> None:
+def shift_clock(store, key, monkeypatch, *, by_s):
     """Let the store's clock say that a key was written some time ago."""
     written_at = files_of(store).modified_at(key)
     assert written_at is not None
     monkeypatch.setattr(store.leases._clock, "now", lambda: written_at + by_s)
 
 
-def stored(store: ArtifactStore) -> dict[str, bytes | None]:
+def stored(store):
     """Everything that a store holds for others than the process that wrote it."""
     files = files_of(store)
     return {key: files.read(key) for key in files.sizes("") if not key.startswith("tmp/")}
 
 
-def test_who_has_lost_the_lock_of_a_study_writes_nothing(open_store: OpenStore):
+def test_who_has_lost_the_lock_of_a_study_writes_nothing(open_store):
     lock = open_store().leases.lock_study("study")
     older = open_store(fence=lock.fence)
     publish(older, 1)
@@ -79,7 +76,7 @@ def test_who_has_lost_the_lock_of_a_study_writes_nothing(open_store: OpenStore):
     files_of(open_store()).delete(lock.key)
     newer = open_store().leases.lock_study("study")
     before = stored(open_store())
-    writes: list[Callable[[], object]] = [
+    writes = [
         lambda: publish(older, 3),
         lambda: older.discard(number(1)),
         lambda: older.records.write("trials", "a", {"by": "older, later"}),
@@ -103,7 +100,7 @@ def test_who_has_lost_the_lock_of_a_study_writes_nothing(open_store: OpenStore):
 
 @pytest.mark.parametrize("before", [None, {"by": "older"}])
 def test_a_write_that_slept_after_its_look_at_the_lock_replaces_nothing_newer(
-    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch, before: dict[str, str] | None
+    open_store, monkeypatch, before
 ):
     """SIGSTOP between the look and the write: a look alone would let it through."""
     lock = open_store().leases.lock_study("study")
@@ -111,9 +108,9 @@ def test_a_write_that_slept_after_its_look_at_the_lock_replaces_nothing_newer(
     if before is not None:
         older.records.write("trials", "a", before)
     look = Fence.is_held
-    taken: list[Lease] = []
+    taken = []
 
-    def sleep_after(fence: Fence, files: Files) -> bool:
+    def sleep_after(fence, files):
         is_held = look(fence, files)
         monkeypatch.setattr(Fence, "is_held", look)
         files_of(open_store()).delete(lock.key)
@@ -129,7 +126,7 @@ def test_a_write_that_slept_after_its_look_at_the_lock_replaces_nothing_newer(
     taken[0].release()
 
 
-def test_silent_lease_expires(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch):
+def test_silent_lease_expires(open_store, monkeypatch):
     store = open_store(expiry_s=60.0)
     key = silent_lease(store)
     shift_clock(store, key, monkeypatch, by_s=59.0)
@@ -139,7 +136,7 @@ def test_silent_lease_expires(open_store: OpenStore, monkeypatch: pytest.MonkeyP
     store.leases.acquire("a" * 64).release()
 
 
-def test_the_clock_is_that_of_the_place(open_store: OpenStore):
+def test_the_clock_is_that_of_the_place(open_store):
     """S3 keeps times to the second."""
     store, began_s = open_store(), time.monotonic()
     before = store.leases._clock.now()
@@ -150,59 +147,43 @@ def test_the_clock_is_that_of_the_place(open_store: OpenStore):
     assert before - 2 < stamp < store.leases._clock.now() + 2 + probed_s
 
 
-def test_only_one_of_many_takes_over(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch):
+def test_only_one_of_many_takes_over(open_store, monkeypatch):
     """All see that the owner is silent before the first of them writes."""
     key = silent_lease(open_store())
     barrier = threading.Barrier(6, timeout=60)
-    outcomes: list[object] = []
 
-    def grab() -> None:
+    def grab(_):
         store = open_store()
         shift_clock(store, key, monkeypatch, by_s=1000.0)
         find = store.leases._find
 
-        def find_and_wait(key: str):
+        def find_and_wait(key):
             monkeypatch.setattr(store.leases, "_find", find)
             lease = find(key)
             barrier.wait()
             return lease
 
         monkeypatch.setattr(store.leases, "_find", find_and_wait)
-        try:
-            outcomes.append(store.leases.acquire("a" * 64))
-        except StageBusy as busy:
-            outcomes.append(busy)
+        with contextlib.suppress(StageBusy):
+            return store.leases.acquire("a" * 64)
 
-    threads = [threading.Thread(target=grab) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [type(outcome).__name__ for outcome in outcomes].count("Lease") == 1
-    assert len(outcomes) == 6
-    for outcome in outcomes:
-        if isinstance(outcome, Lease):
-            outcome.release()
+    [lease] = filter(None, at_once(grab, range(6)))
+    lease.release()
 
 
 @pytest.mark.parametrize("is_taken", [False, True])
-def test_conditional_writes_have_one_winner(open_store: OpenStore, is_taken: bool):
+def test_conditional_writes_have_one_winner(open_store, is_taken):
     if is_taken:
         files_of(open_store()).write("leases/x", b"before")
     barrier = threading.Barrier(6, timeout=60)
-    winners: list[bytes] = []
 
-    def write(data: bytes) -> None:
+    def has_written(data):
         files = files_of(open_store())
         barrier.wait()
-        if files.replace("leases/x", b"before", data) if is_taken else files.create("leases/x", data):
-            winners.append(data)
+        return files.replace("leases/x", b"before", data) if is_taken else files.create("leases/x", data)
 
-    threads = [threading.Thread(target=write, args=(str(index).encode(),)) for index in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    texts = [str(index).encode() for index in range(6)]
+    winners = [text for text, has_won in zip(texts, at_once(has_written, texts), strict=True) if has_won]
     assert winners == [files_of(open_store()).read("leases/x")]
     assert not files_of(open_store()).replace("leases/x", b"before", b"late")
     assert not files_of(open_store()).create("leases/x", b"late")
@@ -210,9 +191,7 @@ def test_conditional_writes_have_one_winner(open_store: OpenStore, is_taken: boo
 
 
 @pytest.mark.parametrize("act", [Leases.remove_stale, lambda leases: leases.lock_study("abc")])
-def test_a_lock_that_is_taken_over_meanwhile_stays(
-    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch, act: Callable[[Leases], object]
-):
+def test_a_lock_that_is_taken_over_meanwhile_stays(open_store, monkeypatch, act):
     """A driver has died; while one process cleans up or starts, another one takes its lock over."""
     store, other = open_store(), open_store()
     with store.leases.lock_study("abc") as lease:
@@ -220,8 +199,8 @@ def test_a_lock_that_is_taken_over_meanwhile_stays(
     files_of(store).write(lease.key, json.dumps({**data, "process_started": "1"}).encode())
     pending, taken = [other], []
 
-    def after_the_other(call: Callable[..., Any]) -> Callable[..., Any]:
-        def call_late(*arguments: Any, **options: Any) -> Any:
+    def after_the_other(call):
+        def call_late(*arguments, **options):
             if pending:
                 taken.append(pending.pop().leases.lock_study("abc"))
             return call(*arguments, **options)
@@ -246,7 +225,7 @@ def test_a_lock_that_is_taken_over_meanwhile_stays(
     lock.release()
 
 
-def test_lease_of_a_dead_process_of_this_host(open_store: OpenStore):
+def test_lease_of_a_dead_process_of_this_host(open_store):
     store = open_store()
     with store.leases.acquire("a" * 64) as lease:
         data = json.loads(files_of(store).read(lease.key) or b"")

@@ -4,11 +4,8 @@ For another release: freeze the system beside the sample, run STUDY, and keep th
 `records` by its place in the store, as JSON.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,7 +19,7 @@ from nlgraft.study.public import Study
 
 MEANS = [1.5 + 0.4904273994980877, 2.5 + 0.4904273994980877]
 SAMPLES = sorted((Path(__file__).parent / "stored").glob("store_of_*.json"))
-STUDY: dict[str, Any] = {
+STUDY = {
     "name": "sums",
     "factors": {"gain": {"target": "gain", "levels": [0.0, 1.0], "baseline": 0.0}},
     "search": {
@@ -35,13 +32,13 @@ STUDY: dict[str, Any] = {
 }
 
 
-def study_of(sample: Path, store: Path) -> Study:
+def study_of(sample, store):
     system = f"tests.contract.stored.{sample.stem.replace('store', 'system')}"
     return Study.from_dict({**STUDY, "system": system, "storage": {"path": str(store)}})
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.stem)
-def test_a_store_of_an_earlier_release_is_read_and_nothing_runs_again(sample: Path, tmp_path: Path) -> None:
+def test_a_store_of_an_earlier_release_is_read_and_nothing_runs_again(sample, tmp_path):
     for name, text in json.loads(sample.read_text("utf-8")).items():
         (tmp_path / "store" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "store" / name).write_text(text, "utf-8")

@@ -1,7 +1,5 @@
 """Artifacts, checkpoints and records over every kind of store, see `conftest.py`."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -9,7 +7,6 @@ import shutil
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,19 +24,19 @@ from nlgraft.pipeline.manifest import MANIFEST
 from nlgraft.pipeline.stage import KillReason, NullReporter
 from nlgraft.pipeline.store import ArtifactStore, Decision
 from nlgraft.pipeline.trial import execute_stage, finished_record, run_trial
-from tests.store_places import OpenStore, files_of, publish
+from tests.processes import at_once
+from tests.store_places import files_of, publish
 
 ANY = TypeAdapter(dict[str, Any])
 
 
-def artifact_file(store: ArtifactStore, name: str) -> str:
+def artifact_file(store, name):
     """Key of a file of number(1)'s artifact."""
     manifest = store.manifest(number(1))
-    assert manifest is not None
     return f"artifacts/number/{manifest.fingerprint}/{manifest.location}/{name}"
 
 
-def damage(store: ArtifactStore, name: str, data: bytes) -> None:
+def damage(store, name, data):
     """Overwrite a file where it is stored."""
     files, key = files_of(store), artifact_file(store, name)
     if isinstance(files, LocalFiles):
@@ -49,7 +46,13 @@ def damage(store: ArtifactStore, name: str, data: bytes) -> None:
         files.write(key, data)
 
 
-def test_publish_and_fetch(open_store: OpenStore):
+def ran(graph, store, **options):
+    """The record of a trial that runs now."""
+    defaults = {"reporter": NullReporter(), "config": {}, "is_waiting": False}
+    return run_trial(graph, store, **defaults | options)
+
+
+def test_publish_and_fetch(open_store):
     store = open_store()
     assert not store.has(number(1))
     assert store.manifest(number(1)) is None
@@ -71,10 +74,9 @@ def test_publish_and_fetch(open_store: OpenStore):
         assert not opened.has(number(2))
 
 
-def test_manifest(open_store: OpenStore):
+def test_manifest(open_store):
     publish(open_store())
     manifest = open_store().manifest(number(1).fingerprint)
-    assert manifest is not None
     assert (manifest.name, manifest.fingerprint, manifest.version) == ("number", number(1).fingerprint, 1)
     assert (manifest.config, manifest.inputs, manifest.seed) == ({"value": 1}, {}, None)
     assert manifest.files["deep/number.txt"] == FileEntry(
@@ -84,14 +86,14 @@ def test_manifest(open_store: OpenStore):
     assert (manifest.started_at, manifest.duration_s, manifest.reason) == (5.0, 2.5, "missing")
 
 
-def test_why_it_is_missing(open_store: OpenStore):
+def test_why_it_is_missing(open_store):
     publish(open_store())
     verdict = open_store().verify(number(2))
     assert verdict.decision is Decision.MISS
     assert verdict.reason == f"changed field value (1 -> 2) since {number(1).fingerprint[:12]}"
 
 
-def test_second_writer_is_harmless(open_store: OpenStore):
+def test_second_writer_is_harmless(open_store):
     """Its bytes are dropped even if they differ."""
     first, second = open_store(), open_store()
     scratch = second.new_scratch(number(1))
@@ -106,32 +108,23 @@ def test_second_writer_is_harmless(open_store: OpenStore):
     assert sum("other.txt" in key for key in files_of(first).sizes("artifacts")) == 0
 
 
-def test_many_writers_at_once(open_store: OpenStore):
+def test_many_writers_at_once(open_store):
     """Different bytes, one name: whoever wins, the artifact is one writer's alone."""
     barrier = threading.Barrier(4)
-    failures: list[Exception] = []
 
-    def write(text: str) -> None:
-        try:
-            store = open_store()
-            barrier.wait()
-            publish(store, text=text)
-        except Exception as error:
-            failures.append(error)
+    def write(text):
+        store = open_store()
+        barrier.wait()
+        publish(store, text=text)
 
-    threads = [threading.Thread(target=write, args=(str(index),)) for index in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    at_once(write, "0123")
     store = open_store()
     assert store.verify(number(1)).decision is Decision.HIT
     assert (store.fetch(number(1)) / "deep" / "number.txt").read_text() in "0123"
 
 
 @pytest.mark.parametrize("data", [b"2", b"", b"22"])
-def test_damage_is_found_and_repaired(open_store: OpenStore, data: bytes):
+def test_damage_is_found_and_repaired(open_store, data):
     """Other bytes of the same length, none, too many."""
     publish(open_store())
     damage(open_store(), "deep/number.txt", data)
@@ -149,7 +142,7 @@ def test_damage_is_found_and_repaired(open_store: OpenStore, data: bytes):
     assert (open_store().fetch(number(1)) / "deep" / "number.txt").read_text() == "1"
 
 
-def test_damage_that_keeps_the_size_is_found_by_reading_again(open_store: OpenStore):
+def test_damage_that_keeps_the_size_is_found_by_reading_again(open_store):
     """An object store compares sizes alone otherwise, and a local one each file once per process."""
     store = open_store()
     publish(store)
@@ -163,7 +156,7 @@ def test_damage_that_keeps_the_size_is_found_by_reading_again(open_store: OpenSt
     assert "model.safetensors has" in verdict.reason
 
 
-def test_missing_file_and_garbage_manifest(open_store: OpenStore):
+def test_missing_file_and_garbage_manifest(open_store):
     store = open_store()
     publish(store)
     files_of(store).delete(artifact_file(store, "model.safetensors"))
@@ -176,7 +169,7 @@ def test_missing_file_and_garbage_manifest(open_store: OpenStore):
     assert store.verify(number(1)).decision is Decision.MISS
 
 
-def test_half_published_is_invisible(open_store: OpenStore):
+def test_half_published_is_invisible(open_store):
     """Files without a manifest: a writer that was killed."""
     store = open_store()
     key = f"artifacts/number/{number(1).fingerprint}"
@@ -188,7 +181,7 @@ def test_half_published_is_invisible(open_store: OpenStore):
     assert (open_store().fetch(number(1)) / "deep" / "number.txt").read_text() == "1"
 
 
-def test_forgotten_uploads_are_removed(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch):
+def test_forgotten_uploads_are_removed(open_store, monkeypatch):
     """Remains of a killed writer go when they are old; files that another is writing now stay."""
     store = open_store()
     key = f"artifacts/number/{number(1).fingerprint}"
@@ -203,11 +196,11 @@ def test_forgotten_uploads_are_removed(open_store: OpenStore, monkeypatch: pytes
     assert store.verify(number(1)).decision is Decision.HIT
 
 
-def test_finished_and_accounts(open_store: OpenStore):
+def test_finished_and_accounts(open_store):
     store = open_store()
     for value in (1, 2):
         publish(store, value)
-    run_trial(alone("ranked"), store, reporter=NullReporter(), config={}, is_waiting=False)
+    ran(alone("ranked"), store)
     fingerprints = [number(value).fingerprint for value in (1, 2, 3)] + [alone("ranked").fingerprint]
     assert store.finished(fingerprints) == {fingerprints[0], fingerprints[1], fingerprints[3]}
     assert store.finished([]) == set()
@@ -216,36 +209,28 @@ def test_finished_and_accounts(open_store: OpenStore):
     assert [len(costs[name].runs) for name in ("number", "ranked")] == [2, 1]
 
 
-def test_trial_on_two_hosts(open_store: OpenStore):
+def test_trial_on_two_hosts(open_store):
     """The second host reads what the first computed, also as an input of something new."""
     first = open_store()
-    record = run_trial(
-        total_of_written(first, 1, 2), first, reporter=NullReporter(), config={}, is_waiting=False
-    )
+    record = ran(total(1, 2), first)
     second = open_store()
     assert finished_record(total(1, 2), second) == record
-    assert run_trial(total(1, 2), second, reporter=NullReporter(), config={}, is_waiting=False) == record
-    other = run_trial(total(1, 5), second, reporter=NullReporter(), config={}, is_waiting=False)
+    assert ran(total(1, 2), second) == record
+    other = ran(total(1, 5), second)
     assert other.metrics == {"test/total": 6.0}
     assert [stage["decision"] for stage in other.stages].count("hit") == 1
 
 
-def total_of_written(store: ArtifactStore, *values: int):
-    graph = total(*values)
-    run_trial(graph, store, reporter=NullReporter(), config={}, is_waiting=False)
-    return graph
-
-
-def test_trial_repairs_a_damaged_input(open_store: OpenStore):
+def test_trial_repairs_a_damaged_input(open_store):
     """Same length, other bytes: on a remote store only fetching it finds out."""
-    total_of_written(open_store(), 1, 2)
+    ran(total(1, 2), open_store())
     damage(open_store(), "number.txt", b"9")
-    record = run_trial(total(1, 3), open_store(), reporter=NullReporter(), config={}, is_waiting=False)
+    record = ran(total(1, 3), open_store())
     assert record.metrics == {"test/total": 4.0}
     assert (open_store().fetch(number(1)) / "number.txt").read_text() == "1"
 
 
-def test_checkpoints(open_store: OpenStore):
+def test_checkpoints(open_store):
     stage = alone("stepping").result
     checkpoints = open_store().checkpoints(stage)
     assert checkpoints.latest() is None
@@ -256,7 +241,6 @@ def test_checkpoints(open_store: OpenStore):
         other = open_store().checkpoints(stage, is_writable=False)
         assert other.newest_step() == 20
         latest = other.latest()
-        assert latest is not None
         assert (latest[0], (latest[1] / "state.json").read_text()) == (20, "again")
         assert other.latest() == latest
         other.clear()
@@ -266,70 +250,62 @@ def test_checkpoints(open_store: OpenStore):
     key = next(key for key in keys if "/20/" in key and key.endswith("state.json"))
     files_of(open_store()).write(key, b"AGAIN")
     latest = open_store().checkpoints(stage).latest()
-    assert latest is not None
     assert (latest[0], (latest[1] / "state.json").read_text()) == (10, "10")
     checkpoints.clear()
     assert open_store().checkpoints(stage).latest() is None
     assert open_store().checkpoints(stage).newest_step() is None
 
 
-def test_checkpoint_cut_off_while_uploading(open_store: OpenStore):
+def test_checkpoint_cut_off_while_uploading(open_store):
     """Its manifest comes last: without it the previous one is used."""
     stage = alone("stepping").result
     store = open_store()
     store.checkpoints(stage).save(1, lambda path: (path / "state.json").write_text("1"))
     files_of(store).write(f"checkpoints/{stage.fingerprint}/2/state.json", b"2")
     latest = open_store().checkpoints(stage).latest()
-    assert latest is not None
     assert latest[0] == 1
 
 
-def test_a_trial_that_finishes_while_another_end_of_it_is_written_stays_finished(
-    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_trial_that_finishes_while_another_end_of_it_is_written_stays_finished(open_store, monkeypatch):
     """Killed while it waits for another process, which is quicker than the write of that."""
     graph, store, other = total(1, 2), open_store(), open_store()
-    options = {"config": {}, "is_waiting": True}
     leases = [other.leases.acquire(graph.fingerprint)]
     files = files_of(store)
 
     class Kills(NullReporter):
-        def should_stop(self) -> str:
+        def should_stop(self):
             return KillReason("told to end")
 
-    def after_the_other(write: Callable[..., Any]) -> Callable[..., Any]:
-        def write_late(key: str, *arguments: Any) -> Any:
+    def after_the_other(write):
+        def write_late(key, *arguments):
             if key.startswith("records/trials/") and leases:
                 leases.pop().release()
-                run_trial(graph, other, reporter=NullReporter(), **options)
+                ran(graph, other)
             return write(key, *arguments)
 
         return write_late
 
     for name in ("write", "create", "replace"):
         monkeypatch.setattr(files, name, after_the_other(getattr(files, name)))
-    assert run_trial(graph, store, reporter=Kills(), **options).state == "killed"
+    assert ran(graph, store, reporter=Kills(), is_waiting=True).state == "killed"
     assert finished_record(graph, open_store()) is not None
 
 
-def test_a_full_disk_of_one_host_is_named_and_ends_no_trial(
-    open_store: OpenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_full_disk_of_one_host_is_named_and_ends_no_trial(open_store, tmp_path, monkeypatch):
     """Where artifacts are fetched to, and where they are written; another host goes on."""
-    graph, options = total(1, 2), {"reporter": NullReporter(), "config": {}, "is_waiting": False}
-    store = open_store()
+    graph, store = total(1, 2), open_store()
     if isinstance(files_of(store), LocalFiles):
         pytest.skip("its disk is that of the store")
     for stage in graph.stages[:2]:
         execute_stage(stage, store, reporter=NullReporter())
     open_file, make = Path.open, Path.mkdir
 
-    def refuse(path: Path, *arguments: Any, **options: Any) -> None:
+    def refuse(path, *arguments, **options):
         if store.scratch_root in path.parents:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         make(path, *arguments, **options)
 
-    def open_full(path: Path, mode: str = "r", *arguments: Any, **options: Any) -> Any:
+    def open_full(path, mode="r", *arguments, **options):
         is_full = "w" in mode and store.scratch_root in path.parents
         return open_file(Path("/dev/full") if is_full else path, mode, *arguments, **options)
 
@@ -338,16 +314,16 @@ def test_a_full_disk_of_one_host_is_named_and_ends_no_trial(
         with monkeypatch.context() as patching:
             patching.setattr(Path, name, fault)
             with pytest.raises(HostFault) as raised:
-                run_trial(graph, store, **options)
+                ran(graph, store)
         assert f"host {socket.gethostname()}" in str(raised.value)
         assert str(tmp_path) in str(raised.value)
         assert "s3://" not in str(raised.value)
         assert "No space left" in str(raised.value)
         assert open_store().records.read("trials", graph.fingerprint, ANY) is None
-    assert run_trial(graph, open_store(), **options).state == "finished"
+    assert ran(graph, open_store()).state == "finished"
 
 
-def test_records(open_store: OpenStore, caplog: pytest.LogCaptureFixture):
+def test_records(open_store, caplog):
     store = open_store()
     store.records.write("proposals", "study/00001", {"params": {"lr": 0.1}})
     store.records.write("proposals", "study/00002", {"params": {}})
@@ -362,7 +338,7 @@ def test_records(open_store: OpenStore, caplog: pytest.LogCaptureFixture):
     assert files_of(store).read("records/proposals/study/00001.json.corrupt") == b'{"par'
 
 
-def test_clean_up_after_killed_processes(open_store: OpenStore):
+def test_clean_up_after_killed_processes(open_store):
     store = open_store()
     publish(store)
     store.checkpoints(number(1)).save(1, lambda path: (path / "state.json").write_text("1"))
@@ -376,7 +352,7 @@ ESCAPING = ("../../../../escaped", "/escaped", "deep/../../escaped", "deep//x", 
 
 
 @pytest.mark.parametrize("key", ["files", "location"])
-def test_names_in_a_manifest_stay_inside(open_store: OpenStore, tmp_path: Path, key: str):
+def test_names_in_a_manifest_stay_inside(open_store, tmp_path, key):
     """Whoever can write to the store must not read or write outside it."""
     publish(open_store())
     checkpoints = open_store().checkpoints(number(1))
@@ -401,7 +377,7 @@ def test_names_in_a_manifest_stay_inside(open_store: OpenStore, tmp_path: Path, 
     assert {path for path in tmp_path.rglob("*") if "store" not in path.parts} - outside == set()
 
 
-def test_child_uri_keeps_the_options(tmp_path: Path):
+def test_child_uri_keeps_the_options(tmp_path):
     uri = "s3://key:secret@bucket/some/prefix/?endpoint_override=127.0.0.1:9000&scheme=http"
     child = ArtifactStore.open(uri, cache=tmp_path).child_uri("ray")
     assert child == "s3://key:secret@bucket/some/prefix/ray?endpoint_override=127.0.0.1:9000&scheme=http"
@@ -409,7 +385,7 @@ def test_child_uri_keeps_the_options(tmp_path: Path):
     assert ArtifactStore.open(tmp_path).child_uri("ray") == str(tmp_path / "ray")
 
 
-def test_unreachable_server_is_named(tmp_path: Path):
+def test_unreachable_server_is_named(tmp_path):
     """Port 1 of this host answers nobody; the message holds no secrets."""
     uri = "s3://key:secret@bucket/x?endpoint_override=127.0.0.1:1&scheme=http&region=us-east-1"
     store = ArtifactStore.open(uri, cache=tmp_path)
@@ -430,14 +406,14 @@ def test_unreachable_server_is_named(tmp_path: Path):
         ),
     ],
 )
-def test_uris_that_are_not_understood(uri: str, message: str):
+def test_uris_that_are_not_understood(uri, message):
     with pytest.raises(StoreError, match=message) as error:
         ArtifactStore.open(uri)
     assert "cret" not in str(error.value)
     assert error.value.__suppress_context__
 
 
-def test_an_aws_profile_is_used(s3_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_aws_profile_is_used(s3_server, tmp_path, monkeypatch):
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "credentials").write_text("[work]\naws_access_key_id = a\naws_secret_access_key = b\n")
@@ -451,12 +427,10 @@ def test_an_aws_profile_is_used(s3_server: str, tmp_path: Path, monkeypatch: pyt
     assert store.has(number(1))
 
 
-def test_a_cache_stays_within_its_bound_and_keeps_what_is_used(
-    s3_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_cache_stays_within_its_bound_and_keeps_what_is_used(s3_uri, tmp_path, monkeypatch):
     """Artifacts of 10 kB on a disk of 50 kB: the least recently used go, never one that a process reads."""
 
-    def usage(root: Path) -> Any:
+    def usage(root):
         used = sum(path.stat().st_size for path in root.rglob("*.safetensors"))
         return SimpleNamespace(total=50_000, free=50_000 - used)
 
@@ -467,7 +441,7 @@ def test_a_cache_stays_within_its_bound_and_keeps_what_is_used(
         publish(writer, value)
         assert usage(tmp_path / "writer").free >= 0
     store = ArtifactStore.open(s3_uri, cache=tmp_path / "cache")
-    reader: deque[int] = deque()
+    reader = deque()
     monkeypatch.setattr(object_files, "_held", reader)
     read = store.fetch(number(0))
     monkeypatch.setattr(object_files, "_held", deque())  # another process of the host
@@ -487,7 +461,7 @@ def test_a_cache_stays_within_its_bound_and_keeps_what_is_used(
     assert (store.fetch(number(0)) / "deep" / "number.txt").read_text() == "0"
 
 
-def test_default_cache_is_one_per_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_default_cache_is_one_per_store(tmp_path, monkeypatch):
     monkeypatch.setenv("NLGRAFT_CACHE", str(tmp_path))
     stores = [ArtifactStore.open(f"s3://bucket/{name}?region=us-east-1") for name in ("a", "b")]
     assert len({files_of(store).scratch.new("f" * 64).parent for store in stores}) == 2

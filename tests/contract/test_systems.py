@@ -1,14 +1,11 @@
 """The contract of systems, tested over all folders of trainables and over the worked example."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from itertools import combinations
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -17,11 +14,10 @@ from nlgraft.basics.errors import DataError, NlgraftError
 from nlgraft.evaluation.artifact import read_lines, read_segments
 from nlgraft.export.exported import ExportedModel
 from nlgraft.export.model_directory import write_directory
-from nlgraft.pipeline.stage import NullReporter, StageGraph
+from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
 from nlgraft.study.data import paths
-from nlgraft.study.data.system import System
 from nlgraft.study.reading.system_import import load_system
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.corpus_config import CorpusConfig
@@ -48,7 +44,7 @@ ARMS = [(path, arm) for path in SYSTEMS for arm in arms_of(path)]
 
 
 @pytest.mark.parametrize("path", SYSTEMS)
-def test_a_system_has_the_layout_that_all_have(path: str) -> None:
+def test_a_system_has_the_layout_that_all_have(path):
     folder = ROOT / path.replace(".", "/")
     assert [name for name in MODULES if not (folder / name).is_file()] == []
     module = importlib.import_module(path)
@@ -58,7 +54,7 @@ def test_a_system_has_the_layout_that_all_have(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", SYSTEMS)
-def test_a_system_has_toys(path: str) -> None:
+def test_a_system_has_toys(path):
     """Without them the tests of this file that take arms test nothing of it."""
     assert arms_of(path), (
         f"{toys_of(path).relative_to(ROOT)} is missing or empty: give it ARMS, a config of every kind of arm "
@@ -69,7 +65,7 @@ def test_a_system_has_toys(path: str) -> None:
 # --- defaults -------------------------------------------------------------------------------------------
 
 
-def parts_of(config: type[BaseModel]) -> Iterator[tuple[type[BaseModel], str, BaseModel]]:
+def parts_of(config):
     """Parts with a default of their own, in a config and in its parts: class, field, default."""
     for name, field in config.model_fields.items():
         if isinstance(field.default, BaseModel):
@@ -78,11 +74,11 @@ def parts_of(config: type[BaseModel]) -> Iterator[tuple[type[BaseModel], str, Ba
 
 
 @pytest.mark.parametrize("path", SYSTEMS)
-def test_one_setting_of_a_part_leaves_the_defaults_of_its_others(path: str) -> None:
+def test_one_setting_of_a_part_leaves_the_defaults_of_its_others(path):
     """A part may default to other values than its class: `fine_encoder: {norm: pre}` keeps its one layer."""
     for config, name, default in parts_of(load_system(path).config_type):
         field = config.model_fields[name]
-        annotation: Any = Annotated[field.annotation, *field.metadata, None]
+        annotation = Annotated[field.annotation, *field.metadata, None]
         assert TypeAdapter(annotation).validate_python({}) == default, (
             f"{config.__name__}.{name}: annotate it with `defaulting` of nlgraft.stages.config_parts"
         )
@@ -91,13 +87,13 @@ def test_one_setting_of_a_part_leaves_the_defaults_of_its_others(path: str) -> N
 # --- further test sets ----------------------------------------------------------------------------------
 
 
-def in_files(value: Any, directory: Path, tested: str, path: str = "data") -> Any:
+def in_files(value, directory, tested, path="data"):
     """Constructed corpora as files with as many roles; that at ``tested`` has a further test set."""
     if not isinstance(value, Mapping):
         return value
     if "corpus" not in value:
         return {name: in_files(inner, directory, tested, f"{path}.{name}") for name, inner in value.items()}
-    files: dict[str, Any] = {"sources": []}
+    files = {"sources": []}
     for role in TypeAdapter(CorpusConfig).validate_python(value).roles:
         file = directory / f"{role.replace(' ', '-')}.txt"
         file.write_text("one\ntwo\n", "utf-8")
@@ -109,7 +105,7 @@ def in_files(value: Any, directory: Path, tested: str, path: str = "data") -> An
     return {"corpus": "files", **dict.fromkeys(("train", "dev", "test"), files), **further}
 
 
-def corpora_in(value: Any, path: str = "data") -> list[str]:
+def corpora_in(value, path="data"):
     if not isinstance(value, Mapping):
         return []
     if "corpus" in value:
@@ -124,7 +120,7 @@ DATA = {(path, json.dumps(arms_of(path)[arm]["data"])): arm for path, arm in ARM
 
 
 @pytest.mark.parametrize(("path", "arm"), [(path, arm) for (path, _), arm in DATA.items()])
-def test_further_test_sets_are_scored_or_refused(path: str, arm: str, tmp_path: Path) -> None:
+def test_further_test_sets_are_scored_or_refused(path, arm, tmp_path):
     system, values = load_system(path), arms_of(path)[arm]
     for corpus in corpora_in(values["data"]):
         data = in_files(values["data"], tmp_path, corpus)
@@ -141,7 +137,7 @@ def test_further_test_sets_are_scored_or_refused(path: str, arm: str, tmp_path: 
 # --- every knob has an effect ---------------------------------------------------------------------------
 
 
-def fingerprint_of(system: System, values: Mapping[str, Any]) -> str | None:
+def fingerprint_of(system, values):
     """The fingerprint of a trial with these settings; None if they are refused."""
     try:
         return graph_of(system, config_of(system, values)).fingerprint
@@ -149,7 +145,7 @@ def fingerprint_of(system: System, values: Mapping[str, Any]) -> str | None:
         return None
 
 
-def effect_of(system: System, values: Mapping[str, Any], plain: str, path: str, others: list[Any]) -> str:
+def effect_of(system, values, plain, path, others):
     """Tell if another value ``changes`` the trial, is ``refused`` or leaves it ``idle``."""
     effect = "refused"
     for other in others:
@@ -160,9 +156,7 @@ def effect_of(system: System, values: Mapping[str, Any], plain: str, path: str, 
     return effect
 
 
-def changing(
-    system: System, values: Mapping[str, Any], plain: str, others: Sequence[tuple[str, Any]]
-) -> set[str]:
+def changing(system, values, plain, others):
     """Which settings change the trial by these other values, tried together since most change nothing."""
     together = functools.reduce(lambda settings, other: changed(settings, *other), others, values)
     fingerprint = fingerprint_of(system, together)
@@ -175,19 +169,19 @@ def changing(
     return set().union(*(changing(system, values, plain, half) for half in halves))
 
 
-def is_accepted(system: System, values: Mapping[str, Any]) -> bool:
+def is_accepted(system, values):
     try:
         return bool(config_of(system, values))
     except ValidationError:
         return False
 
 
-def distinct_arms(system: System) -> dict[str, BaseModel]:
+def distinct_arms(system):
     """One arm of each set of stages and of conditions that hold: such arms read the same settings.
 
     Those with most stages come first.
     """
-    arms: dict[Any, tuple[str, BaseModel]] = {}
+    arms = {}
     for arm, values in arms_of(system.path).items():
         config, declared = config_of(system, values), of_arm(system, values)
         whole = config.model_dump(mode="json")
@@ -198,14 +192,14 @@ def distinct_arms(system: System) -> dict[str, BaseModel]:
 
 
 @pytest.mark.parametrize("path", SYSTEMS)
-def test_a_knob_has_an_effect_or_is_refused_where_it_is_said_to_be_read(path: str) -> None:
+def test_a_knob_has_an_effect_or_is_refused_where_it_is_said_to_be_read(path):
     system = load_system(path)
     idle, wrong = [], []
-    effects: dict[str, set[str]] = {}
+    effects = {}
     for arm, config in distinct_arms(system).items():
         values, whole = arms_of(path)[arm], config.model_dump(mode="json")
         fingerprint = graph_of(system, config).fingerprint
-        unread: dict[int, list[tuple[str, Any]]] = {}
+        unread = {}
         for knob, annotation, value in leaves(config):
             plain = paths.get(whole, knob)
             plain = value if plain is paths.MISSING else plain  # it may be left out at its default
@@ -232,21 +226,19 @@ def test_a_knob_has_an_effect_or_is_refused_where_it_is_said_to_be_read(path: st
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> ArtifactStore:
+def store(tmp_path_factory):
     """One store for all arms: they share stages as those of a study do."""
     return ArtifactStore.open(str(tmp_path_factory.mktemp("store")))
 
 
 @pytest.fixture(scope="module")
-def written() -> dict[str, dict[str, set[str]]]:
+def written():
     """Metrics written so far, by system and arm."""
     return {}
 
 
 @pytest.mark.parametrize(("path", "arm"), ARMS, ids=[f"{path.split('.')[-1]}-{arm}" for path, arm in ARMS])
-def test_an_arm_runs_and_declares_its_metrics(
-    path: str, arm: str, store: ArtifactStore, written: dict[str, dict[str, set[str]]]
-) -> None:
+def test_an_arm_runs_and_declares_its_metrics(path, arm, store, written):
     values = arms_of(path)[arm]
     system = of_arm(load_system(path), values)
     config = config_of(system, values)
@@ -262,7 +254,7 @@ def test_an_arm_runs_and_declares_its_metrics(
     written.setdefault(path, {})[arm] = set(record.metrics)
 
 
-def columns_of(graph: StageGraph, store: ArtifactStore) -> dict[str, list[str]]:
+def columns_of(graph, store):
     """The test sources of a trial by role, as its translation or its classifier reads them."""
     stage = graph.result.inputs.get("translations/test", graph.result)
     while "corpus" not in stage.inputs:
@@ -270,7 +262,7 @@ def columns_of(graph: StageGraph, store: ArtifactStore) -> dict[str, list[str]]:
     return read_corpus(store.fetch(stage.inputs["corpus"]) / "test").streams()
 
 
-def answers_of(graph: StageGraph, store: ArtifactStore) -> list[str]:
+def answers_of(graph, store):
     """What the trial itself said of each test example: a translation, or a label."""
     if (stage := graph.result.inputs.get("translations/test")) is not None:
         return read_lines(store.fetch(stage) / "hypotheses.txt")
@@ -281,9 +273,7 @@ def answers_of(graph: StageGraph, store: ArtifactStore) -> list[str]:
 
 
 @pytest.mark.parametrize(("path", "arm"), ARMS, ids=[f"{path.split('.')[-1]}-{arm}" for path, arm in ARMS])
-def test_an_exported_arm_answers_as_its_trial_did(
-    path: str, arm: str, store: ArtifactStore, tmp_path: Path
-) -> None:
+def test_an_exported_arm_answers_as_its_trial_did(path, arm, store, tmp_path):
     """Sentence by sentence, from a directory that knows nothing of the store."""
     graph = graph_of(load_system(path), config_of(load_system(path), arms_of(path)[arm]))
     if not store.has(graph.result):
@@ -315,9 +305,7 @@ def test_an_exported_arm_answers_as_its_trial_did(
 
 
 @pytest.mark.parametrize("path", SYSTEMS)
-def test_every_declared_metric_is_written_by_some_arm(
-    path: str, written: dict[str, dict[str, set[str]]]
-) -> None:
+def test_every_declared_metric_is_written_by_some_arm(path, written):
     by_arm = written.get(path, {})
     if not by_arm or by_arm.keys() != arms_of(path).keys():
         pytest.skip("not all arms ran here: select this file as a whole, with --dist loadfile")
@@ -326,7 +314,7 @@ def test_every_declared_metric_is_written_by_some_arm(
 
 
 @pytest.mark.parametrize("path", SYSTEMS)
-def test_what_a_mean_is_over_is_a_fixed_metric(path: str) -> None:
+def test_what_a_mean_is_over_is_a_fixed_metric(path):
     metrics = load_system(path).metrics
     counted = {name: metric.counted_by for name, metric in metrics.items() if metric.counted_by}
     assert {name: metrics[by].is_fixed for name, by in counted.items() if by in metrics} == dict.fromkeys(
@@ -338,7 +326,7 @@ def test_what_a_mean_is_over_is_a_fixed_metric(path: str) -> None:
 
 
 @pytest.mark.parametrize(("first_path", "second_path"), list(combinations(SYSTEMS, 2)))
-def test_two_systems_name_one_thing_alike(first_path: str, second_path: str) -> None:
+def test_two_systems_name_one_thing_alike(first_path, second_path):
     first, second = load_system(first_path), load_system(second_path)
     for name in set(first.metrics) & set(second.metrics):
         metric, other_metric = first.metrics[name], second.metrics[name]

@@ -4,12 +4,9 @@ Functions, classes and constants of modules are told apart by module: a use is a
 import or by its own definition. Methods, attributes and fields are told apart by name alone.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 from vulture import Vulture
@@ -45,13 +42,13 @@ UNREAD = {
     "zipfile writes the comment that is set": {"comment"},
     "whoever calls the Python API": {"events", "from_dict", "log_probability"},
     "fields of documents and configs, written and read whole": {
-        "schema_version", "num_read", "num_empty_lines", "best_step",
+        "schema_version", "num_read", "num_empty_lines", "best_step", "is_assumed",
     },
 }  # fmt: skip
 
 
 @functools.cache
-def parsed(*folders: tuple[str, Path]) -> dict[str, ast.Module]:
+def parsed(*folders):
     """The modules of packages by their dotted names."""
     modules = {}
     for package, root in folders:
@@ -61,7 +58,7 @@ def parsed(*folders: tuple[str, Path]) -> dict[str, ast.Module]:
     return modules
 
 
-def named_in_text(modules: dict[str, ast.Module]) -> set[tuple[str, str]]:
+def named_in_text(modules):
     """Functions that are named as ``package.module:function``; the module is empty where it is a variable."""
     texts = {
         node.value
@@ -74,7 +71,7 @@ def named_in_text(modules: dict[str, ast.Module]) -> set[tuple[str, str]]:
     return {("" if match[1][:1] in ("", ".") else match[1], match[2]) for match in matches if match}
 
 
-def definitions(tree: ast.Module) -> Iterator[tuple[str, ast.stmt]]:
+def definitions(tree):
     """Names that a module defines at its top, each with its statement."""
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -86,88 +83,58 @@ def definitions(tree: ast.Module) -> Iterator[tuple[str, ast.stmt]]:
                 yield from ((child.id, node) for child in ast.walk(target) if isinstance(child, ast.Name))
 
 
-def is_plain(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+def is_plain(node):
     """A command of click is called by click: it counts as used, whereas a cached function does not."""
     written = " ".join(ast.unparse(decorator) for decorator in node.decorator_list)
     return not re.search(r"\b(command|group|_study_command|callback|overload)\b", written)
 
 
-class Uses(ast.NodeVisitor):
-    """Names of modules that a statement reads, as (module, name)."""
-
-    def __init__(self, module: str, defined: set[str], modules: dict[str, ast.Module]) -> None:
-        self.module, self.own, self.modules = module, defined, modules
-        self.aliases: dict[str, str] = {}
-        self.hidden: list[set[str]] = []
-        self.found: set[tuple[str, str]] = set()
-
-    def visit_Import(self, node: ast.Import) -> None:
-        for alias in node.names:
-            if alias.asname and alias.name in self.modules:
-                self.aliases[alias.asname] = alias.name
-
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
-        for alias in node.names:
-            if f"{node.module}.{alias.name}" in self.modules:
-                self.aliases[alias.asname or alias.name] = f"{node.module}.{alias.name}"
-            elif node.module is not None:
-                self.found.add((node.module, alias.name))
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        parameters = ast.walk(node.args)
-        self.hidden.append(
-            {argument.arg for argument in parameters if isinstance(argument, ast.arg)}
-            | {
-                child.id
-                for statement in node.body
-                for child in ast.walk(statement)
-                if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store)
-            }
-            - {
-                name
-                for declaration in ast.walk(node)
-                if isinstance(declaration, ast.Global)
-                for name in declaration.names
-            }
-        )
-        for part in node.body:
-            self.visit(part)
-        self.hidden.pop()
-        for part in (node.args, *node.decorator_list, *filter(None, [node.returns])):
-            self.visit(part)
-
-    visit_AsyncFunctionDef = visit_FunctionDef  # type: ignore[assignment]
-
-    def visit_Name(self, node: ast.Name) -> None:
-        is_local = any(node.id in names for names in self.hidden)
-        if isinstance(node.ctx, ast.Load) and node.id in self.own and not is_local:
-            self.found.add((self.module, node.id))
-
-    def visit_Attribute(self, node: ast.Attribute) -> None:
-        if isinstance(node.value, ast.Name) and node.value.id in self.aliases:
-            self.found.add((self.aliases[node.value.id], node.attr))
-        self.generic_visit(node)
+def imports(tree, modules):
+    """What a module imports by name, as (module, name), and modules by the names that they have in it."""
+    names, aliases = set(), {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            aliases |= {alias.asname: alias.name for alias in node.names if alias.name in modules}
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                if f"{node.module}.{alias.name}" in modules:
+                    aliases[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+                else:
+                    names.add((node.module, alias.name))
+    return names, aliases
 
 
-def unused(folders: dict[str, Path]) -> list[str]:
+def read_in(statement, module, aliases):
+    """Names of modules that a statement reads; those of its own parameters and variables are none."""
+    nodes = [*ast.walk(statement)]
+    own = {node.arg for node in nodes if isinstance(node, ast.arg)}
+    if isinstance(statement, ast.FunctionDef):
+        own |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        own -= {name for node in nodes if isinstance(node, ast.Global) for name in node.names}
+    for node in nodes:
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id not in own:
+            yield module, node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            yield aliases.get(node.value.id), node.attr
+
+
+def unused(folders):
     """What modules define and none of them uses, as ``module.name``."""
     modules = parsed(*folders.items())
     used = named_in_text(modules)
     for module, tree in modules.items():
-        names_of: dict[ast.stmt, set[str]] = {}
+        names_of = {}
         for name, statement in definitions(tree):
             names_of.setdefault(statement, set()).add(name)
-        uses = Uses(module, set().union(*names_of.values()), modules)
-        for node in ast.walk(tree):  # imports first, wherever they stand
-            if isinstance(node, ast.Import | ast.ImportFrom):
-                uses.visit(node)
+        names, aliases = imports(tree, modules)
+        used |= names
         for statement in tree.body:
-            bound = names_of.get(statement, set())
-            uses.found, before = set(), uses.found
-            uses.visit(statement)
             # a function that calls itself, or a constant that is only bound, is not used by that
-            uses.found = before | {(where, name) for where, name in uses.found if name not in bound}
-        used |= uses.found
+            used |= {
+                (where, name)
+                for where, name in read_in(statement, module, aliases)
+                if where != module or name not in names_of.get(statement, ())
+            }
     exported = {
         (module, name)
         for module, tree in modules.items()
@@ -183,11 +150,11 @@ def unused(folders: dict[str, Path]) -> list[str]:
     )
 
 
-def test_every_function_class_and_constant_is_used() -> None:
+def test_every_function_class_and_constant_is_used():
     assert [name for name in unused(FOLDERS) if name.split(".")[0] not in USERS] == []
 
 
-def test_a_function_is_unused_although_a_field_has_its_name(tmp_path: Path) -> None:
+def test_a_function_is_unused_although_a_field_has_its_name(tmp_path):
     (tmp_path / "house").mkdir()
     (tmp_path / "house" / "__init__.py").write_text("")
     (tmp_path / "house" / "presets.py").write_text(
@@ -202,7 +169,7 @@ def test_a_function_is_unused_although_a_field_has_its_name(tmp_path: Path) -> N
     assert unused({"house": tmp_path}) == ["house.presets.preset"]
 
 
-def test_nothing_is_defined_that_nobody_uses() -> None:
+def test_nothing_is_defined_that_nobody_uses():
     """By name; finds methods, attributes and variables, too."""
     decorators = ["@main.*", "@vocab.*", "@_study_command", "@model_validator", "@field_validator"]
     vulture = Vulture(ignore_decorators=decorators)

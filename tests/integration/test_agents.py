@@ -1,18 +1,14 @@
 """AGENTS.md: its commands run in their order, and the keys that it documents are there."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from nlgraft.text.conlang.tasks import generate
-from nlgraft.text.corpus_config import ConlangConfig
 from tests.commands import nlgraft
+from tests.newcomer_text import newcomer_text, write_lines
 
 PAGE = (Path(__file__).parents[2] / "AGENTS.md").read_text("utf-8")
 COMMANDS = [
@@ -26,15 +22,14 @@ FEW_STEPS = ["train.max_steps=4", "pretraining.train.max_steps=4", "seeds=[1, 2]
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    corpus = generate(ConlangConfig(corpus="conlang", task="translation", train=150), "train")
-    for name, role in (("text.en", "source 0"), ("text.de", "target")):
-        Path(name).write_text("".join(f"{line}\n" for line in corpus[role]), "utf-8")
+    for name, lines in newcomer_text(150).items():
+        write_lines(Path(name), lines)
     return tmp_path
 
 
-def test_what_starts_nothing_runs_as_printed(place: Path) -> None:
+def test_what_starts_nothing_runs_as_printed(place):
     shown = {command[0]: nlgraft(*command).stdout for command in COMMANDS if command[0] not in TRAINING}
     assert {"studies", "systems", "init", "validate", "plan", "status"} == set(shown)
     plan = json.loads(shown["plan"])
@@ -43,7 +38,7 @@ def test_what_starts_nothing_runs_as_printed(place: Path) -> None:
     assert "finished" in plan["stages"]
 
 
-def test_the_skill_names_commands_options_and_keys_that_the_page_explains() -> None:
+def test_the_skill_names_commands_options_and_keys_that_the_page_explains():
     skill = (Path(__file__).parents[2] / "SKILL.md").read_text("utf-8")
     typed = [shlex.split(text)[1:] for text in re.findall(r"`(nlgraft [^`]+)`", skill)]
     assert {command[0] for command in typed} <= {command[0] for command in COMMANDS}
@@ -56,7 +51,7 @@ def test_the_skill_names_commands_options_and_keys_that_the_page_explains() -> N
     assert {key for key in keys if key not in PAGE} == set()
 
 
-def keys_of(document: Any, path: str) -> Any:
+def keys_of(document, path):
     for part in re.sub(r"\[\]", ".[]", path).split("."):
         if part == "[]":
             document = document[-1]  # not the baseline, which is compared with nothing
@@ -71,7 +66,7 @@ def keys_of(document: Any, path: str) -> Any:
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 @pytest.mark.usefixtures("ray_cluster")
-def test_all_commands_run_and_the_documented_keys_are_in_the_result(place: Path) -> None:
+def test_all_commands_run_and_the_documented_keys_are_in_the_result(place):
     for command in COMMANDS:
         overrides = FEW_STEPS if command[0] in ("run", "status", "report") else []
         if command[0] == "try":

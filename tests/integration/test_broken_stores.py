@@ -1,12 +1,8 @@
 """`nlgraft run` on stores that are full, read-only or not ours: a sentence, and no failed trial."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -34,7 +30,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def command(toy_document: dict[str, Any], tmp_path: Path) -> list[str]:
+def command(toy_document, tmp_path):
     """The command that runs a study whose store is `store` below the test's directory."""
     mounted = subprocess.run([*UNSHARE, "mount -t tmpfs tmpfs store"], cwd=tmp_path, check=False)
     if mounted.returncode != 0:
@@ -44,7 +40,7 @@ def command(toy_document: dict[str, Any], tmp_path: Path) -> list[str]:
     return [sys.executable, "-m", "nlgraft", "run", str(study), "--json"]
 
 
-def test_a_store_that_fills_up_ends_the_run_and_fails_no_trial(command: list[str], tmp_path: Path) -> None:
+def test_a_store_that_fills_up_ends_the_run_and_fails_no_trial(command, tmp_path):
     subprocess.run([*UNSHARE, FILL_UP, "bash", *command], cwd=tmp_path, check=True, timeout=280)
     stderr = (tmp_path / "full.err").read_text()
     assert (tmp_path / "full.code").read_text() == "1\n", stderr
@@ -58,7 +54,7 @@ def test_a_store_that_fills_up_ends_the_run_and_fails_no_trial(command: list[str
     assert later["trials"] == {"run": 4, "reused": 0, "failed": 0}
 
 
-def test_a_read_only_store_is_refused_before_anything_starts(command: list[str], tmp_path: Path) -> None:
+def test_a_read_only_store_is_refused_before_anything_starts(command, tmp_path):
     ran = subprocess.run(
         [*UNSHARE, READ_ONLY, "bash", *command], cwd=tmp_path, capture_output=True, text=True, check=False
     )

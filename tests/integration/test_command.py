@@ -1,23 +1,18 @@
 """Scripts on Ray: interrupted by Ctrl-C and by a kill, resumed, stopped early, compared."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial import TRIAL_RECORD, TrialRecord
+from nlgraft.pipeline.trial import TRIAL_RECORD
 from tests.commands import write_study
-from tests.processes import patient
+from tests.processes import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -44,7 +39,7 @@ note("ended")
 """
 
 
-def document(place: Path) -> dict[str, Any]:
+def document(place):
     (place / "code").mkdir()
     (place / "code" / "run.py").write_text(SCRIPT)
     metrics = {name: {"direction": "maximize", "unit": "share"} for name in ("dev/item.hit", "test/item.hit")}
@@ -70,13 +65,13 @@ def document(place: Path) -> dict[str, Any]:
 
 
 @pytest.fixture
-def place(tmp_path: Path, empty_database: Path) -> Path:
+def place(tmp_path, empty_database):
     (tmp_path / "store").mkdir()
     shutil.copy(empty_database, tmp_path / "store" / "mlflow.db")
     return tmp_path
 
 
-def start(place: Path) -> subprocess.Popen[str]:
+def start(place):
     return subprocess.Popen(
         [sys.executable, "-m", "nlgraft", "run", "study.json"],
         cwd=place,
@@ -87,35 +82,28 @@ def start(place: Path) -> subprocess.Popen[str]:
     )
 
 
-def notes(place: Path, word: str) -> list[tuple[str, str, int]]:
+def notes(place, word):
     path = place / "notes"
     lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
     return [(rate, seed, int(pid)) for kind, rate, seed, pid in lines if kind == word]
 
 
-def records(place: Path) -> list[TrialRecord]:
+def records(place):
     return [*ArtifactStore.open(str(place / "store")).records.list("trials", TRIAL_RECORD).values()]
 
 
-def until(is_met: Callable[[], bool], seconds: float) -> None:
-    end_s = time.monotonic() + patient(seconds)
-    while not is_met():
-        assert time.monotonic() < end_s
-        time.sleep(0.1)
-
-
-def test_a_study_of_a_script_goes_on_after_ctrl_c_and_after_a_kill(place: Path) -> None:
+def test_a_study_of_a_script_goes_on_after_ctrl_c_and_after_a_kill(place):
     study = document(place)
     study["factors"] = {"rate": {"target": "settings.rate", "levels": [0.0, 0.3], "baseline": 0.0}}
     write_study(place / "study.json", study)
     for signum in (signal.SIGINT, signal.SIGKILL):
         before, run = len(notes(place, "begun")), start(place)
         # Two run at once, so when a third begins the result of another is stored.
-        until(lambda before=before: len(notes(place, "begun")) >= before + 3, 300)  # type: ignore[misc]
+        wait_until(lambda before=before: len(notes(place, "begun")) >= before + 3, 300)  # type: ignore[misc]
         os.kill(run.pid, signum)
         run.communicate()
         assert run.returncode != 0
-        until(lambda: not any(Path(f"/proc/{pid}").exists() for *_, pid in notes(place, "begun")), 60)
+        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for *_, pid in notes(place, "begun")), 60)
     finished = [record.fingerprint for record in records(place) if record.state == "finished"]
     num_begun, run = len(notes(place, "begun")), start(place)
     shown, _ = run.communicate()
@@ -126,7 +114,7 @@ def test_a_study_of_a_script_goes_on_after_ctrl_c_and_after_a_kill(place: Path) 
     assert "1 cell worse than the baseline (rate=0.3)" in shown
 
 
-def test_a_search_stops_poor_trials_by_what_the_script_reports(place: Path) -> None:
+def test_a_search_stops_poor_trials_by_what_the_script_reports(place):
     study = document(place)
     study["seeds"] = [1]
     study["search"] = {

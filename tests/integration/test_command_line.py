@@ -1,7 +1,5 @@
 """The command line on a real Ray and a real MLflow store: exit codes, crashes, locks."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -9,20 +7,20 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from nlgraft.execution import sweep
 from tests.commands import json_of, nlgraft, write_study
-from tests.processes import descendants, listening, patient
+from tests.processes import descendants, listening, patient, wait_until
 
 
 @pytest.fixture
-def study_file(toy_document: dict[str, Any], tmp_path: Path) -> Path:
+def study_file(toy_document, tmp_path):
     return write_study(tmp_path / "toy.yaml", toy_document)
 
 
-def start(*arguments: str | Path) -> subprocess.Popen[str]:
+def start(*arguments):
     return subprocess.Popen(
         [sys.executable, "-m", "nlgraft", *map(str, arguments)],
         stdout=subprocess.PIPE,
@@ -33,7 +31,7 @@ def start(*arguments: str | Path) -> subprocess.Popen[str]:
     )
 
 
-def finish(process: subprocess.Popen[str], timeout_s: float) -> tuple[str, str]:
+def finish(process, timeout_s):
     """Output of a process that ends in time; one that does not tells where each of its threads is."""
     try:
         return process.communicate(timeout=patient(timeout_s))
@@ -47,7 +45,7 @@ def finish(process: subprocess.Popen[str], timeout_s: float) -> tuple[str, str]:
 LOOPBACK_IN_IPV6 = "0000000000000000FFFF00000100007F"
 
 
-def mlflow_runs(database: Path) -> list[Any]:
+def mlflow_runs(database):
     from mlflow import MlflowClient
 
     client = MlflowClient(f"sqlite:///{database}")
@@ -55,34 +53,35 @@ def mlflow_runs(database: Path) -> list[Any]:
     return list(client.search_runs([experiment.experiment_id]))
 
 
-def mlflow_statuses(database: Path) -> set[str]:
+def mlflow_statuses(database):
     return {run.info.status for run in mlflow_runs(database)}
 
 
-def without_times(document: dict[str, Any]) -> dict[str, Any]:
+def without_times(document):
     """A result without what may differ between two runs: places and counts of reuse."""
     kept = {"study", "fingerprint", "baseline", "cells", "claims"}
     return {key: value for key, value in document.items() if key in kept}
 
 
-def dev_means(out: str) -> list[float]:
+def dev_means(out):
     """Means of dev/score over the seeds of each cell, which the toy's settings give by hand."""
     return [cell["metrics"]["dev/score"]["mean"] for cell in json.loads(out.splitlines()[-1])["cells"]]
 
 
-def wait_for(path: Path, word: str, timeout_s: float = 90) -> list[str]:
-    end_s = time.monotonic() + patient(timeout_s)
-    while time.monotonic() < end_s:
+def wait_for(path, word, timeout_s=90):
+    """Wait for lines of a file that begin with a word."""
+
+    def matching():
         lines = path.read_text().splitlines() if path.exists() else []
-        matching = [line for line in lines if line.startswith(word)]
-        if matching:
-            return matching
-        time.sleep(0.1)
-    raise AssertionError(f"{path} never said {word!r}")
+        return [line for line in lines if line.startswith(word)]
+
+    wait_until(matching, timeout_s, pause_s=0.1)
+    return matching()
 
 
 @pytest.mark.usefixtures("ray_cluster")
-def test_run_status_report_and_reuse(study_file: Path) -> None:
+def test_run_status_report_and_reuse(study_file, tmp_path, monkeypatch):
+    monkeypatch.setattr(sweep, "_BATCHES_PER_TUNER", 3)  # the fourth is a second Tuner's
     first = nlgraft("run", study_file, "--json")
     result = json.loads(first.stdout)
     assert result["trials"] == {"run": 4, "reused": 0, "failed": 0}
@@ -92,18 +91,13 @@ def test_run_status_report_and_reuse(study_file: Path) -> None:
     assert messages[2:4] == ["4 trials planned, 0 finished before, 2 at once", "starting Ray on this machine"]
     assert [cell["state"] for cell in result["cells"]] == ["finished", "finished"]
     assert result["cells"][1]["metrics"]["test/score"]["n"] == 2
+    events = [line.split()[0] for line in (tmp_path / "log").read_text().splitlines()]
+    assert (events.count("upstream"), events.count("training")) == (1, 4)
     second = json_of("run", study_file, "--json")
     assert second["trials"] == {"run": 0, "reused": 4, "failed": 0}
     assert without_times(second) == without_times(result)
-    status = json_of("status", study_file, "--json")
-    assert status["counts"] == {
-        "planned": 4,
-        "waiting": 0,
-        "running": 0,
-        "finished": 4,
-        "stopped": 0,
-        "failed": 0,
-    }
+    counts = {"planned": 4, "waiting": 0, "running": 0, "finished": 4, "stopped": 0, "failed": 0}
+    assert json_of("status", study_file, "--json")["counts"] == counts
     assert json_of("report", study_file, "--format", "json")["cells"] == result["cells"]
     assert Path(result["report_dir"], "report.html").is_file()
     plan = json_of("plan", study_file, "--json")
@@ -112,9 +106,7 @@ def test_run_status_report_and_reuse(study_file: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
-def test_a_registered_study_says_what_deviates_until_it_ran_as_registered(
-    toy_document: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_registered_study_says_what_deviates_until_it_ran_as_registered(toy_document, tmp_path):
     toy_document["factors"]["gain"]["levels"] = [0.0, 1.0, 2.0]
     file = write_study(tmp_path / "toy.yaml", toy_document)
     registered = json_of("register", file, "--json")
@@ -132,7 +124,7 @@ def test_a_registered_study_says_what_deviates_until_it_ran_as_registered(
     assert [tag.partition(" (")[0] for tag in tags] == ["As registered"]
 
 
-def test_a_trial_says_of_each_stage_why_it_runs_and_what_it_reports(study_file: Path) -> None:
+def test_a_trial_says_of_each_stage_why_it_runs_and_what_it_reports(study_file):
     process = start("trial", study_file, "--cell", "gain=1.0")
     out, err = finish(process, 60)
     assert process.returncode == 0, err
@@ -143,7 +135,7 @@ def test_a_trial_says_of_each_stage_why_it_runs_and_what_it_reports(study_file: 
 
 
 @pytest.mark.usefixtures("ray_cluster")
-def test_a_killed_driver_loses_nothing(toy_document: dict[str, Any], tmp_path: Path) -> None:
+def test_a_killed_driver_loses_nothing(toy_document, tmp_path):
     toy_document["base"] |= {"steps": 6, "pause_s": 0.4}
     study_file = write_study(tmp_path / "toy.yaml", toy_document)
     process = start("run", study_file, "--json")
@@ -166,9 +158,7 @@ def test_a_killed_driver_loses_nothing(toy_document: dict[str, Any], tmp_path: P
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
-def test_a_second_signal_ends_the_driver_at_once_and_nothing_is_lost(
-    toy_document: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_second_signal_ends_the_driver_at_once_and_nothing_is_lost(toy_document, tmp_path):
     toy_document["base"] |= {"steps": 6, "pause_s": 0.4}
     study_file = write_study(tmp_path / "toy.yaml", toy_document)
     driver = start("run", study_file)
@@ -185,9 +175,7 @@ def test_a_second_signal_ends_the_driver_at_once_and_nothing_is_lost(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
-def test_an_edited_study_reuses_nothing_and_put_back_reuses_all(
-    toy_document: dict[str, Any], tmp_path: Path
-) -> None:
+def test_an_edited_study_reuses_nothing_and_put_back_reuses_all(toy_document, tmp_path):
     studies = [
         write_study(tmp_path / "toy.yaml", toy_document),
         write_study(tmp_path / "edited.yaml", {**toy_document, "base": {**toy_document["base"], "steps": 4}}),
@@ -202,13 +190,13 @@ def test_an_edited_study_reuses_nothing_and_put_back_reuses_all(
     assert runs == [(4, 0, first), (4, 0, edited), (0, 4, first)]
 
 
-def test_a_signal_while_ray_starts_ends_the_driver_without_a_dump(study_file: Path, tmp_path: Path) -> None:
+def test_a_signal_while_ray_starts_ends_the_driver_without_a_dump(study_file, tmp_path):
     driver = start("run", study_file)
-    end_s = time.monotonic() + patient(90)
-    while not any("gcs_server" in command for command in descendants(driver.pid).values()):
-        assert driver.poll() is None, driver.stderr.read()
-        assert time.monotonic() < end_s
-        time.sleep(0.01)
+    wait_until(
+        lambda: any("gcs_server" in command for command in descendants(driver.pid).values()),
+        90,
+        process=driver,
+    )
     os.kill(driver.pid, signal.SIGHUP)  # its terminal is closed
     _, err = driver.communicate(timeout=patient(60))
     assert driver.returncode == 129, err
@@ -220,9 +208,7 @@ def test_a_signal_while_ray_starts_ends_the_driver_without_a_dump(study_file: Pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["gcs_server", "raylet"])
-def test_a_ray_that_is_killed_ends_the_driver_with_a_sentence(
-    toy_document: dict[str, Any], tmp_path: Path, name: str
-) -> None:
+def test_a_ray_that_is_killed_ends_the_driver_with_a_sentence(toy_document, tmp_path, name):
     toy_document["base"] |= {"steps": 200, "pause_s": 0.3}
     driver = start("run", write_study(tmp_path / "toy.yaml", toy_document))
     wait_for(tmp_path / "log", "training")
@@ -236,8 +222,8 @@ def test_a_ray_that_is_killed_ends_the_driver_with_a_sentence(
 
 
 def test_a_driver_listens_on_loopback_refuses_others_of_its_study_or_search_and_ends_by_a_signal(
-    toy_document: dict[str, Any], tmp_path: Path
-) -> None:
+    toy_document, tmp_path
+):
     """Two versions of a search share its proposals. One driver for all, since Ray starts for seconds."""
     toy_document["base"] |= {"steps": 200, "pause_s": 0.3}
     toy_document["search"] = {
@@ -272,9 +258,7 @@ def test_a_driver_listens_on_loopback_refuses_others_of_its_study_or_search_and_
 
 
 @pytest.mark.slow
-def test_different_studies_at_once_compute_a_shared_stage_once(
-    toy_document: dict[str, Any], tmp_path: Path
-) -> None:
+def test_different_studies_at_once_compute_a_shared_stage_once(toy_document, tmp_path):
     toy_document["base"] |= {"upstream_pause_s": 6.0}
     toy_document["seeds"] = [1]
     first = write_study(tmp_path / "one.yaml", {**toy_document, "name": "one", "factors": {}})
@@ -288,7 +272,7 @@ def test_different_studies_at_once_compute_a_shared_stage_once(
     assert len([line for line in log if line.startswith("upstream")]) == 1
 
 
-def test_what_never_fits_exits_with_3_before_ray_starts(toy_document: dict[str, Any], tmp_path: Path) -> None:
+def test_what_never_fits_exits_with_3_before_ray_starts(toy_document, tmp_path):
     toy_document["resources"] = {"workers": 3, "gpus_per_worker": 1}
     study_file = write_study(tmp_path / "toy.yaml", toy_document)
     ran = nlgraft("run", study_file, code=3)

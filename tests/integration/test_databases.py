@@ -12,8 +12,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,9 +21,9 @@ import pytest
 from ruamel.yaml import YAML
 
 import nlgraft
-from nlgraft.execution.events import Event, TrialEnded, TrialStarted
+from nlgraft.execution.events import TrialEnded, TrialStarted
 from nlgraft.study.public import Study
-from tests.processes import patient
+from tests.processes import wait_until
 from tests.servers import first_answer, free_port
 
 COMPOSE = Path(__file__).parents[2] / "deploy" / "mlflow-compose.yaml"
@@ -46,7 +44,7 @@ class Database:
         enter: Begin of a command that runs another one on another network.
     """
 
-    def __init__(self, directory: Path, enter: Sequence[str] = ()) -> None:
+    def __init__(self, directory, enter=()):
         self.port = free_port()
         self._data, self._binaries, self._enter = directory / "data", postgresql(), enter
         self.uri = f"postgresql://mlflow:{SECRETS['DATABASE_PASSWORD']}@127.0.0.1:{self.port}/mlflow"
@@ -61,15 +59,15 @@ class Database:
         self.start()
         self._run("createdb", "--host=127.0.0.1", f"--port={self.port}", "--username=mlflow", "mlflow")
 
-    def _command(self, name: str, *arguments: str | Path) -> list[str | Path]:
+    def _command(self, name, *arguments):
         return [*self._enter, self._binaries / name, *arguments]
 
-    def _run(self, name: str, *arguments: str) -> None:
+    def _run(self, name, *arguments):
         environment = {**os.environ, "PGPASSWORD": SECRETS["DATABASE_PASSWORD"], "LC_ALL": "C.UTF-8"}
         command = self._command(name, *arguments)
         subprocess.run(command, check=True, capture_output=True, cwd="/", env=environment)
 
-    def start(self) -> None:
+    def start(self):
         settings = {
             "listen_addresses": "127.0.0.1",
             "port": self.port,
@@ -81,20 +79,16 @@ class Database:
             self.process = subprocess.Popen(
                 self._command("postgres", "-D", self._data, *options), cwd="/", stdout=log, stderr=log
             )
-        end_s = time.monotonic() + patient(60)
         ready = self._command("pg_isready", "--host=127.0.0.1", f"--port={self.port}", "--quiet")
-        while subprocess.run(ready, check=False).returncode:
-            assert self.process.poll() is None
-            assert time.monotonic() < end_s
-            time.sleep(0.1)
+        wait_until(lambda: not subprocess.run(ready, check=False).returncode, process=self.process)
 
-    def kill(self) -> None:
+    def kill(self):
         """End it at once, as if the power failed: without a checkpoint, so that it recovers from its log."""
         self.process.send_signal(signal.SIGQUIT)
         self.process.wait(60)
 
 
-def postgresql() -> Path:
+def postgresql():
     """Directory of PostgreSQL's binaries; skips the test where it or its driver is missing."""
     folders = [
         path for path in sorted(Path("/usr/lib/postgresql").glob("*/bin")) if (path / "initdb").is_file()
@@ -108,7 +102,7 @@ def postgresql() -> Path:
 
 
 @contextlib.contextmanager
-def running_database(enter: Sequence[str] = ()) -> Iterator[Database]:
+def running_database(enter=()):
     """Yield a database that ends with its directory."""
     directory = Path(tempfile.mkdtemp(prefix="nlg-pg-"))
     try:
@@ -122,7 +116,7 @@ def running_database(enter: Sequence[str] = ()) -> Iterator[Database]:
 
 
 @pytest.fixture(scope="module")
-def database() -> Iterator[Database]:
+def database():
     with running_database() as database:
         yield database
 
@@ -137,7 +131,7 @@ class Server:
 
 
 @pytest.fixture(scope="module")
-def server(database: Database, s3_server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(database, s3_server, tmp_path_factory):
     """Start the service `mlflow` of the file, with this machine in place of the services beside it."""
     keys = {"aws_access_key_id": "mlflow", "aws_secret_access_key": SECRETS["S3_PASSWORD"]}
     client = boto3.client("s3", endpoint_url=f"http://{s3_server}", region_name="us-east-1", **keys)
@@ -182,7 +176,7 @@ def server(database: Database, s3_server: str, tmp_path_factory: pytest.TempPath
 
 
 @pytest.fixture
-def user(monkeypatch: pytest.MonkeyPatch) -> None:
+def user(monkeypatch):
     """The environment of a user, who has no keys of the artifact store."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
@@ -193,14 +187,14 @@ def user(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_study_is_written_once_and_in_full_although_the_database_is_lost_meanwhile(
-    server: Server, user: None, toy_document: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    server, user, toy_document, tmp_path, monkeypatch
+):
     from mlflow import MlflowClient
 
     monkeypatch.chdir(tmp_path)
-    events: list[str] = []
+    events = []
 
-    def on_event(event: Event) -> None:
+    def on_event(event):
         events.append(type(event).__name__)
         if events.count(TrialStarted.__name__) == 1 and events[-1] == TrialStarted.__name__:
             server.database.kill()
@@ -210,13 +204,11 @@ def test_a_study_is_written_once_and_in_full_although_the_database_is_lost_meanw
     toy_document["resources"] = {"max_concurrent": 1}
     study = Study.from_dict(toy_document)
     result = nlgraft.launch(study, tracking_uri=server.uri, on_event=on_event)
-    assert result.invocation is not None
     assert result.invocation.num_run == 4
     assert nlgraft.launch(study, tracking_uri=server.uri).invocation.num_reused == 4  # type: ignore[union-attr]
 
     client = MlflowClient(server.uri)
     experiment = client.get_experiment_by_name("toy")
-    assert experiment is not None
     runs = client.search_runs([experiment.experiment_id])
     kinds = [run.data.tags["nlgraft.kind"] for run in runs]
     assert sorted(kinds) == ["cell"] * 2 + ["study"] + ["trial"] * 4

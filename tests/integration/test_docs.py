@@ -1,14 +1,9 @@
 """The pages of docs/ that a user follows: every command in its order, every YAML and Python block."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
@@ -19,9 +14,9 @@ from nlgraft import __all__ as public_names
 from nlgraft.basics.shipped import system_names
 from nlgraft.commands.main import main
 from nlgraft.study.data.design import cells
-from nlgraft.text.conlang.tasks import generate
-from nlgraft.text.corpus_config import ConlangConfig
 from tests.commands import nlgraft
+from tests.newcomer_text import newcomer_text, write_lines
+from tests.processes import python
 from tests.small_studies import SMALL_DEMO
 
 ROOT = Path(__file__).parents[2]
@@ -38,12 +33,12 @@ ELSEWHERE = {"cluster", "mlflow"}
 """Pages whose commands need a cluster or a server: only their options are looked up."""
 
 
-def text_of(page: str) -> str:
+def text_of(page):
     """The page itself, without files that it puts in."""
     return (DOCS / f"{page}.md").read_text("utf-8")
 
 
-def blocks(page: str, kind: str) -> list[str]:
+def blocks(page, kind):
     return [
         block
         for language, block in re.findall(r"```(\w*)\n(.*?)```", text_of(page), re.S)
@@ -51,31 +46,28 @@ def blocks(page: str, kind: str) -> list[str]:
     ]
 
 
-def commands(page: str) -> list[str]:
+def commands(page):
     lines = [line.partition(" #")[0].strip() for block in blocks(page, "") for line in block.splitlines()]
     return [line for line in lines if re.match(r"(paste .* \| )?nlgraft ", line)]
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(tmp_path, monkeypatch):
     """A folder with every text that the pages name."""
     monkeypatch.chdir(tmp_path)
-    several = generate(ConlangConfig(corpus="conlang", task="multi_source", train=NUM_LINES), "train")
-    labelled = generate(ConlangConfig(corpus="conlang", task="classification", train=NUM_LINES), "train")
-    text = {"en": several["source 0"], "fr": several["source 1"], "de": several["target"]}
-    files = {f"text.{language}": lines for language, lines in text.items()}
-    for language in ("en", "de"):
-        files[f"dev.{language}"] = files[f"test.{language}"] = text[language][:20]
-    files |= {"lines.txt": labelled["source 0"], "lines.label": labelled["label"], "ref.txt": text["de"]}
-    files |= dict.fromkeys(("a1.txt", "a2.txt", "b1.txt", "b2.txt"), text["de"][::-1])
-    pairs = zip(text["en"], text["de"], strict=True)
+    files = newcomer_text(NUM_LINES)
+    english, german = files["text.en"], files["text.de"]
+    for name, lines in (("en", english), ("de", german)):
+        files[f"dev.{name}"] = files[f"test.{name}"] = lines[:20]
+    files |= dict.fromkeys(("a1.txt", "a2.txt", "b1.txt", "b2.txt"), german[::-1]) | {"ref.txt": german}
+    pairs = zip(english, german, strict=True)
     files["pairs.csv"] = ["english,german", *(f'"{source}","{target}"' for source, target in pairs)]
     for name, lines in files.items():
-        Path(name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
+        write_lines(Path(name), lines)
     return tmp_path
 
 
-def type_in(line: str) -> str:
+def type_in(line):
     """Run a command as a shell would, with its input from a file or from `paste`; return what it prints."""
     line, _, input_file = line.partition(" < ")
     pasted = re.match(r"paste (\S+) (\S+) \| (.*)", line)
@@ -96,13 +88,13 @@ def type_in(line: str) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_command_and_option_of_a_page_exists(page: str) -> None:
+def test_every_command_and_option_of_a_page_exists(page):
     command_lines = commands(page) + [
         f"nlgraft {name}" for name in re.findall(r"`nlgraft (\w+)", text_of(page))
     ]
     for line in command_lines:
         arguments = shlex.split(line.rpartition("nlgraft ")[2].partition(" <")[0])
-        command: click.Command = main
+        command = main
         while isinstance(command, click.Group) and arguments:
             name = arguments.pop(0)
             assert name in command.commands, line
@@ -114,13 +106,13 @@ def test_every_command_and_option_of_a_page_exists(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_what_trains_nothing_runs_as_printed_and_every_study_is_planned(page: str, place: Path) -> None:
+def test_what_trains_nothing_runs_as_printed_and_every_study_is_planned(page, place):
     run = [] if page in ELSEWHERE else commands(page)
     for line in run:
         if shlex.split(line.rpartition("nlgraft ")[2])[0] not in NEEDS_A_RUN:
             type_in(line)
     written = sorted(place.glob("*.yaml"))
-    base: dict[str, Any] = YAML(typ="safe").load(written[0]) if written else {}
+    base = YAML(typ="safe").load(written[0]) if written else {}
     for block in blocks(page, "yaml"):
         part = YAML(typ="safe").load(block)
         if "factors" in part:  # the page says so
@@ -136,7 +128,7 @@ def test_what_trains_nothing_runs_as_printed_and_every_study_is_planned(page: st
 @pytest.mark.timeout(1800)
 @pytest.mark.usefixtures("ray_cluster")
 @pytest.mark.parametrize("page", sorted({*PAGES} - ELSEWHERE))
-def test_all_commands_of_a_page_run_in_their_order(page: str, place: Path) -> None:
+def test_all_commands_of_a_page_run_in_their_order(page, place):
     if page == "api":
         type_in("nlgraft init prlm_fusion --source text.en --target text.de")
     for line in commands(page):
@@ -144,20 +136,17 @@ def test_all_commands_of_a_page_run_in_their_order(page: str, place: Path) -> No
         if " < " in line or "paste" in line:
             assert len(shown.splitlines()) == NUM_LINES
     for block in blocks(page, "python"):
-        done = subprocess.run(
-            [sys.executable, "-c", block], env=ENVIRONMENT, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
+        done = python("-c", block, env=ENVIRONMENT)
         assert "test/bleu" in done.stdout
         assert (place / "report" / "report.html").is_file()
 
 
-def test_the_python_page_names_everything_that_is_public() -> None:
+def test_the_python_page_names_everything_that_is_public():
     shown = re.findall(r"^::: (\S+)$", text_of("api"), re.M)
     assert {name.rpartition(".")[2] for name in shown} >= {*public_names}
 
 
-def test_there_is_a_page_for_every_system_with_its_readme_and_metrics() -> None:
+def test_there_is_a_page_for_every_system_with_its_readme_and_metrics():
     for page in SYSTEMS:
         name = page.partition("/")[2]
         assert f"<!-- file: trainables/{name}/README.md -->" in text_of(page)

@@ -1,14 +1,9 @@
 """Trials whose workers follow the cluster: nodes are lost under them, or taken away with notice."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
@@ -46,20 +41,18 @@ for line in sys.stdin:
 cluster.shutdown()
 """
 
-    def __init__(self, directory: str, number: int) -> None:
+    def __init__(self, directory, number):
         self.number = number
         self.code = f"NUM_NODES = {number}\n{self.code}"
         super().__init__(directory)
 
-    def tell(self, word: str) -> None:
+    def tell(self, word):
         self.process.stdin.write(f"{word}\n")
         self.process.stdin.flush()
 
 
 @pytest.fixture
-def nodes(
-    request: pytest.FixtureRequest, toy_on_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Nodes]:
+def nodes(request, toy_on_path, monkeypatch):
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # 127.0.0.1 is meant as it is
     with tempfile.TemporaryDirectory(prefix="nlg-") as directory:
@@ -71,7 +64,7 @@ def nodes(
 
 
 @pytest.fixture
-def study_file(toy_document: dict[str, Any], tmp_path: Path) -> Path:
+def study_file(toy_document, tmp_path):
     """One trial of a minute; were the loss of its node a failure, it would fail."""
     del toy_document["factors"]
     toy_document["base"] |= {"steps": 120, "pause_s": 0.5, "hold": str(tmp_path / "hold")}
@@ -83,27 +76,25 @@ def study_file(toy_document: dict[str, Any], tmp_path: Path) -> Path:
     return path
 
 
-def starts(directory: Path) -> list[tuple[int, int]]:
+def starts(directory):
     """Number of workers and first step of each time that the training was begun."""
     lines = [line.split() for line in (directory / "log").read_text().splitlines()]
     return [(int(line[0][3:]), int(line[-1])) for line in lines if line[0].startswith("of-")]
 
 
-def last_step(directory: Path) -> int:
+def last_step(directory):
     """Step of the newest training state in the store."""
     steps = [path.parent.parent.name for path in directory.glob("store/**/state.json")]
     return max((int(step) for step in steps if step.isdecimal()), default=0)
 
 
-def stops(directory: Path) -> list[int]:
+def stops(directory):
     """Last step of each worker of a group that was asked to end and did, its training state saved."""
     lines = [line.split() for line in (directory / "log").read_text().splitlines()]
     return [int(line[-1]) for line in lines if line[0] == "stopped"]
 
 
-def verify_against_undisturbed(
-    study_file: Path, nodes: Nodes, result: dict[str, Any], num_preemptions: int
-) -> None:
+def verify_against_undisturbed(study_file, nodes, result, num_preemptions):
     """Look at what is stored and at what is said of it, and compare with a run that nothing interrupts."""
     assert result["trials"] == {"run": 1, "reused": 0, "failed": 0}
     command = [sys.executable, "-m", "nlgraft"]
@@ -124,9 +115,7 @@ def verify_against_undisturbed(
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("is_announced", [False, True])
-def test_a_trial_goes_on_with_fewer_workers_when_a_node_is_lost(
-    study_file: Path, tmp_path: Path, nodes: Nodes, is_announced: bool
-) -> None:
+def test_a_trial_goes_on_with_fewer_workers_when_a_node_is_lost(study_file, tmp_path, nodes, is_announced):
     """If that is announced, the group has saved its state and ended before."""
     driver = run(study_file, "--address", nodes.address)
     wait_until(lambda: last_step(tmp_path) > 3, driver, patient(200))
@@ -155,9 +144,7 @@ main()
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("nodes", [1], indirect=True)
-def test_a_trial_goes_on_with_more_workers_when_a_node_joins(
-    study_file: Path, tmp_path: Path, nodes: Nodes
-) -> None:
+def test_a_trial_goes_on_with_more_workers_when_a_node_joins(study_file, tmp_path, nodes):
     """Within seconds, for which a study would wait five minutes."""
     hold = tmp_path / "hold"
     driver = run(study_file, "--address", nodes.address, program=("-c", IMPATIENT))
@@ -178,8 +165,8 @@ def test_a_trial_goes_on_with_more_workers_when_a_node_joins(
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("nodes", [3, 2], indirect=True)
 def test_a_group_goes_on_without_a_host_whose_disk_is_full_where_others_have_place(
-    nodes: Nodes, study_file: Path, tmp_path: Path
-) -> None:
+    nodes, study_file, tmp_path
+):
     options = ["base.behaviour=full", "base.pause_s=0", "base.steps=8", f"base.log={tmp_path / 'log'}"]
     workers = ["resources.workers=2", "--address", nodes.address]
     driver = run(study_file, *options, *workers)
@@ -196,9 +183,7 @@ def test_a_group_goes_on_without_a_host_whose_disk_is_full_where_others_have_pla
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("nodes", [3], indirect=True)
-def test_a_divided_training_goes_on_with_fewer_workers(
-    study_file: Path, toy_document: dict[str, Any], tmp_path: Path, nodes: Nodes
-) -> None:
+def test_a_divided_training_goes_on_with_fewer_workers(study_file, toy_document, tmp_path, nodes):
     """Each of them has lost a third of the model, which the training state in the store has whole."""
     resources = {"workers": {"min": 2, "max": 3}, "sharding": "full", "max_failures": 0}
     objective = {"metric": "dev/loss", "direction": "minimize"}
@@ -207,10 +192,10 @@ def test_a_divided_training_goes_on_with_fewer_workers(
     with study_file.open("w") as file:
         YAML().dump(toy_document, file)
 
-    def begun() -> list[list[str]]:
+    def begun():
         return [line.split() for line in (tmp_path / "log").read_text().splitlines()]
 
-    def states() -> list[Path]:
+    def states():
         return list(tmp_path.glob("store/**/optimizer.safetensors"))
 
     driver = run(study_file, "--address", nodes.address)

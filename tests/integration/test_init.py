@@ -1,7 +1,5 @@
 """`nlgraft init`: from a newcomer's text to a study that is valid, planned and run, for every system."""
 
-from __future__ import annotations
-
 import csv
 import json
 import random
@@ -9,21 +7,17 @@ import re
 from pathlib import Path
 
 import pytest
-import transformers
 from babel import Locale
-from click.testing import Result
 
 from nlgraft import api
 from nlgraft.basics.shipped import system_names
 from nlgraft.basics.wording import duration
 from nlgraft.commands.new_study import SCALES, plan_s
 from nlgraft.study.public import Study
-from nlgraft.text.conlang.tasks import generate
-from nlgraft.text.corpus_config import ConlangConfig
 from tests.commands import json_of, nlgraft
+from tests.newcomer_text import newcomer_text, write_lines
 from tests.released_translators import write_marian
 from tests.tiny_causal_lms import release
-from tests.tiny_checkpoints import bert, bert_tokenizer
 
 ROOT = Path(__file__).parents[2]
 PAIRS = ["--source", "text.en", "--target", "text.de"]
@@ -41,45 +35,35 @@ NUM_EXAMPLES = 400
 
 
 @pytest.fixture(scope="module")
-def text() -> dict[str, list[str]]:
-    several = generate(ConlangConfig(corpus="conlang", task="multi_source", train=NUM_EXAMPLES), "train")
-    labelled = generate(ConlangConfig(corpus="conlang", task="classification", train=NUM_EXAMPLES), "train")
-    return {
-        "text.en": several["source 0"],
-        "text.fr": several["source 1"],
-        "text.de": several["target"],
-        "lines.txt": labelled["source 0"],
-        "lines.label": labelled["label"],
-    }
+def text():
+    return newcomer_text(NUM_EXAMPLES)
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: dict[str, list[str]]) -> Path:
+def place(tmp_path, monkeypatch, text):
     monkeypatch.chdir(tmp_path)
     for name, lines in text.items():
-        Path(name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
+        write_lines(Path(name), lines)
     return tmp_path
 
 
-def init(*arguments: str, code: int = 0) -> Result:
+def init(*arguments, code=0):
     return nlgraft("init", *arguments, code=code)
 
 
-def test_a_place_that_cannot_be_written_is_bad_input(place: Path) -> None:
+def test_a_place_that_cannot_be_written_is_bad_input(place):
     Path("file").touch()
     done = init("embedding_transfer", *PAIRS, "--out", "file/study.yaml", code=2)
     assert "--out file/study.yaml: cannot be written (" in done.output
 
 
-def test_every_system_that_has_a_template_is_tried_here() -> None:
+def test_every_system_that_has_a_template_is_tried_here():
     folders = [ROOT / name.replace(".", "/") for name in system_names()]
     assert {folder.name for folder in folders if (folder / "init.yaml.j2").exists()} == set(OPTIONS)
 
 
 @pytest.mark.parametrize("system", OPTIONS)
-def test_the_study_of_every_system_is_planned_without_a_problem_at_every_scale(
-    place: Path, system: str
-) -> None:
+def test_the_study_of_every_system_is_planned_without_a_problem_at_every_scale(place, system):
     done = init(system, *OPTIONS[system])
     for scale in SCALES:
         plan = api.plan(Study.from_yaml(f"{system}.yaml", [f"@{scale}"]))
@@ -99,21 +83,9 @@ def test_the_study_of_every_system_is_planned_without_a_problem_at_every_scale(
     assert "a cell has learned something from test/" in done.output or system == "llm_vocabulary"
 
 
-def test_the_splits_divide_the_text_and_share_no_line(place: Path, text: dict[str, list[str]]) -> None:
+def test_the_splits_divide_the_text_and_share_no_line(place, text):
     init("prlm_fusion", *PAIRS)
-    folder = place / "prlm_fusion_text"
-    pairs = {
-        split: list(
-            zip(
-                *(
-                    (folder / f"{split}.{side}").read_text("utf-8").splitlines()
-                    for side in ("source", "target")
-                ),
-                strict=True,
-            )
-        )
-        for split in ("train", "dev", "test")
-    }
+    pairs = {name: sides("prlm_fusion_text", name, "source", "target") for name in ("train", "dev", "test")}
     assert sorted(pair for pairs_of_split in pairs.values() for pair in pairs_of_split) == sorted(
         zip(text["text.en"], text["text.de"], strict=True)
     )
@@ -124,7 +96,7 @@ def test_the_splits_divide_the_text_and_share_no_line(place: Path, text: dict[st
     assert (len(pairs["dev"]), len(pairs["test"])) == (40, 80)
 
 
-def test_a_table_and_text_to_pretrain_on_are_taken(place: Path, text: dict[str, list[str]]) -> None:
+def test_a_table_and_text_to_pretrain_on_are_taken(place, text):
     with Path("pairs.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows(
             [("english", "german"), *zip(text["text.en"], text["text.de"], strict=True)]
@@ -139,21 +111,15 @@ def test_a_table_and_text_to_pretrain_on_are_taken(place: Path, text: dict[str, 
 
 
 @pytest.mark.parametrize("system", ["embedding_transfer", "prlm_fusion", "vocabulary_transfer"])
-def test_a_released_model_takes_the_place_of_the_pretraining(
-    place: Path, system: str, text: dict[str, list[str]]
-) -> None:
-    (place / "bert").mkdir()
-    bert_tokenizer(place / "bert", text["text.en"])
-    bert(transformers.AutoTokenizer.from_pretrained(place / "bert").get_vocab()).save_pretrained(
-        place / "bert"
-    )
+def test_a_released_model_takes_the_place_of_the_pretraining(place, system, text):
+    release(place / "bert", "bert", text["text.en"])
     init(system, *OPTIONS[system], "--checkpoint", "bert")
     study = Study.from_yaml(f"{system}.yaml")
     assert str(place / "bert") in json.dumps(study.base)
     assert api.plan(study).problems == []
 
 
-def test_an_opus_mt_is_taken_as_a_translator(place: Path, text: dict[str, list[str]]) -> None:
+def test_an_opus_mt_is_taken_as_a_translator(place, text):
     (place / "opus").mkdir()
     write_marian(place / "opus", text["text.en"], text["text.de"])
     init("embedding_transfer", *OPTIONS["embedding_transfer"], "--checkpoint", "opus")
@@ -162,7 +128,7 @@ def test_an_opus_mt_is_taken_as_a_translator(place: Path, text: dict[str, list[s
     assert api.plan(study).problems == []
 
 
-def test_a_causal_model_meets_the_text_and_is_scored_on_its_old_domain(place: Path) -> None:
+def test_a_causal_model_meets_the_text_and_is_scored_on_its_old_domain(place):
     released = release(place / "gpt2", "gpt2")
     init("llm_vocabulary", *OPTIONS["llm_vocabulary"], "--checkpoint", str(released))
     alone = Study.from_yaml("llm_vocabulary.yaml")
@@ -212,9 +178,7 @@ def test_a_causal_model_meets_the_text_and_is_scored_on_its_old_domain(place: Pa
         ),
     ],
 )
-def test_what_does_not_suit_is_told_before_anything_is_written(
-    place: Path, arguments: list[str], message: str
-) -> None:
+def test_what_does_not_suit_is_told_before_anything_is_written(place, arguments, message):
     Path("pairs.csv").write_text("a,b\n", "utf-8")
     Path("few").write_text("a\nb\nc\n", "utf-8")
     number = len(Path("text.en").read_text("utf-8").splitlines())
@@ -225,7 +189,7 @@ def test_what_does_not_suit_is_told_before_anything_is_written(
     assert sorted(place.iterdir()) == before
 
 
-def test_a_trial_of_the_smallest_scale_runs(place: Path) -> None:
+def test_a_trial_of_the_smallest_scale_runs(place):
     for name in ("text.en", "text.de"):  # less text gets fewer steps
         lines = Path(name).read_text("utf-8").splitlines(keepends=True)
         Path(name).write_text("".join(lines[:120]), "utf-8")
@@ -234,16 +198,16 @@ def test_a_trial_of_the_smallest_scale_runs(place: Path) -> None:
     assert json_of("trial", "prlm_fusion.yaml", *few, "--cell", "fused", "--json")["state"] == "finished"
 
 
-def sides(folder: str, name: str, *roles: str) -> list[tuple[str, ...]]:
+def sides(folder, name, *roles):
     files = (Path(folder, f"{name}.{role}") for role in roles)
     return list(zip(*(file.read_text("utf-8").splitlines() for file in files), strict=True))
 
 
-def test_sorted_classes_are_divided_in_like_shares_and_equal_lines_stay_together(place: Path) -> None:
+def test_sorted_classes_are_divided_in_like_shares_and_equal_lines_stay_together(place):
     examples = [(f"{word} {n // 2}", word) for word in ("apple", "bread", "cheese") for n in range(200)]
     examples += [("a lonely line", "only")]
-    write("sorted.txt", [line for line, _ in examples])
-    write("sorted.label", [label for _, label in examples])
+    write_lines(Path("sorted.txt"), [line for line, _ in examples])
+    write_lines(Path("sorted.label"), [label for _, label in examples])
     done = init("vocabulary_transfer", "--source", "sorted.txt", "--label", "sorted.label")
     assert "1 class of one example stay in train: only" in done.output
     folder = "vocabulary_transfer_text"
@@ -261,10 +225,10 @@ def test_sorted_classes_are_divided_in_like_shares_and_equal_lines_stay_together
     assert len(first) == 3  # limits take the first lines
 
 
-def test_own_dev_and_test_files_are_taken_and_leave_train(place: Path, text: dict[str, list[str]]) -> None:
+def test_own_dev_and_test_files_are_taken_and_leave_train(place, text):
     for name in ("text.en", "text.de"):
-        write(f"dev.{name}", text[name][:30])
-        write(f"test.{name}", [f"{line} anew" for line in text[name][30:50]])
+        write_lines(Path(f"dev.{name}"), text[name][:30])
+        write_lines(Path(f"test.{name}"), [f"{line} anew" for line in text[name][30:50]])
     options = ["--dev-source", "dev.text.en", "--dev-target", "dev.text.de", "--seeds", "5"]
     done = init(
         "prlm_fusion", *PAIRS, *options, "--test-source", "test.text.en", "--test-target", "test.text.de"
@@ -278,7 +242,7 @@ def test_own_dev_and_test_files_are_taken_and_leave_train(place: Path, text: dic
     assert Study.from_yaml("prlm_fusion.yaml").seeds == [1, 2, 3, 4, 5]
 
 
-def test_the_number_of_lines_held_out_is_that_asked_for(place: Path) -> None:
+def test_the_number_of_lines_held_out_is_that_asked_for(place):
     init("prlm_fusion", *PAIRS, "--held-out", "70")
     assert [len(sides("prlm_fusion_text", name, "source")) for name in ("dev", "test")] == [70, 70]
     done = init("prlm_fusion", *PAIRS, "--held-out", "190", "--out", "other.yaml", code=2)
@@ -287,11 +251,7 @@ def test_the_number_of_lines_held_out_is_that_asked_for(place: Path) -> None:
     assert "--test-target: give test the options that the text itself has" in done.output
 
 
-def write(name: str, lines: list[str]) -> None:
-    Path(name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
-
-
-def named_alike(language: str) -> tuple[list[str], list[str]]:
+def named_alike(language):
     """Names of languages, territories and currencies, and what they are in English."""
     tables = ("languages", "territories", "currencies")
     english, other = Locale("en"), Locale(language)
@@ -304,14 +264,14 @@ def named_alike(language: str) -> tuple[list[str], list[str]]:
     return [name for name, _ in pairs], [name for _, name in pairs]
 
 
-def mixed() -> tuple[list[str], list[str]]:
+def mixed():
     several = [named_alike(language) for language in ("ja", "zh", "ko", "th", "ar", "de")]
     return [line for lines, _ in several for line in lines[::6]], [
         line for _, lines in several for line in lines[::6]
     ]
 
 
-def emoji() -> tuple[list[str], list[str]]:
+def emoji():
     _, english = named_alike("ja")
     return [f"{chr(0x1F300 + n % 700)} {chr(0x1F300 + n // 2)}" for n in range(len(english))], english
 
@@ -334,11 +294,11 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("script", TEXTS)
-def test_text_in_every_script_gets_a_study_that_is_valid(place: Path, script: str) -> None:
+def test_text_in_every_script_gets_a_study_that_is_valid(place, script):
     system, metric = TEXTS[script]
     lines, english = {"emoji": emoji, "mixed": mixed}.get(script, lambda: named_alike(script))()
-    write("text.xx", lines)
-    write("text.en", english)
+    write_lines(Path("text.xx"), lines)
+    write_lines(Path("text.en"), english)
     for source, target, decisive in (("xx", "en", "dev/bleu"), ("en", "xx", metric)):
         sources = [f"text.{source}"] * (2 if system == "multi_source" else 1)
         options = [option for file in sources for option in ("--source", file)]
@@ -351,10 +311,10 @@ def test_text_in_every_script_gets_a_study_that_is_valid(place: Path, script: st
         assert study.objective.metric == decisive
 
 
-def test_a_vocabulary_below_the_number_of_characters_is_refused_before_the_run(place: Path) -> None:
+def test_a_vocabulary_below_the_number_of_characters_is_refused_before_the_run(place):
     lines, english = named_alike("ja")
-    write("text.ja", lines)
-    write("text.en", english)
+    write_lines(Path("text.ja"), lines)
+    write_lines(Path("text.en"), english)
     init("prlm_fusion", "--source", "text.ja", "--target", "text.en")
     for setting in ("tokenizer", "pretraining.tokenizer"):
         done = nlgraft("validate", "prlm_fusion.yaml", f"{setting}.vocab_size=200", code=2)
@@ -364,12 +324,12 @@ def test_a_vocabulary_below_the_number_of_characters_is_refused_before_the_run(p
         nlgraft("validate", "prlm_fusion.yaml", f"{setting}.vocab_size={needed - 1}", code=2)
 
 
-def test_bytes_take_the_place_of_rare_characters_where_there_are_thousands(place: Path) -> None:
+def test_bytes_take_the_place_of_rare_characters_where_there_are_thousands(place):
     characters = [chr(0x4E00 + n) for n in range(3000)]
     common = random.Random(1).choices(characters[:300], k=60 * 1500)
     lines = ["".join([*common[60 * n : 60 * n + 60], *characters[2 * n : 2 * n + 2]]) for n in range(1500)]
-    write("text.zh", lines)
-    write("text.en", [f"{n} line" for n in range(1500)])
+    write_lines(Path("text.zh"), lines)
+    write_lines(Path("text.en"), [f"{n} line" for n in range(1500)])
     init("prlm_fusion", "--source", "text.zh", "--target", "text.en")
     tokenizer = Study.from_yaml("prlm_fusion.yaml").base["tokenizer"]
     assert tokenizer["has_byte_fallback"]
@@ -383,7 +343,7 @@ def test_bytes_take_the_place_of_rare_characters_where_there_are_thousands(place
 @pytest.mark.timeout(1800)
 @pytest.mark.usefixtures("ray_cluster")
 @pytest.mark.parametrize("system", OPTIONS)
-def test_the_smallest_scale_of_every_system_runs_and_is_reported(place: Path, system: str) -> None:
+def test_the_smallest_scale_of_every_system_runs_and_is_reported(place, system):
     init(system, *OPTIONS[system])
     nlgraft("run", f"{system}.yaml", "@minutes")
     assert "arm=" in nlgraft("report", f"{system}.yaml", "@minutes").stdout

@@ -1,7 +1,5 @@
 """`ray job submit`, plain and through `nlgraft submit`, against a head on this machine."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -11,14 +9,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.request import Request, urlopen
 
 import pytest
 
-from tests.processes import patient
+from tests.processes import patient, wait_until
 from tests.servers import first_answer, free_port
 
 ROOT = Path(__file__).parents[2]
@@ -34,7 +30,7 @@ seeds: [1]
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def environment(tmp_path_factory):
     """Environment of a user of a cluster with token authentication, with a token of this test's own."""
     names = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "RAY_ADDRESS")}
     token = tmp_path_factory.mktemp("token") / "auth_token"
@@ -44,7 +40,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def job_server(environment: dict[str, str]) -> Iterator[str]:
+def job_server(environment):
     """A head in the foreground of a process of ours, so that ending it ends nothing else."""
     directory = tempfile.mkdtemp(prefix="nlg-head-")
     dashboard = free_port()
@@ -69,14 +65,12 @@ def job_server(environment: dict[str, str]) -> Iterator[str]:
 
 
 @pytest.fixture
-def nlgraft(
-    job_server: str, environment: dict[str, str], tmp_path: Path
-) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
+def nlgraft(job_server, environment, tmp_path):
     """A command of the submitter about the study, whose training waits while a file exists."""
     study_file = ROOT / "toy-held-job.yaml"
     study_file.write_text(f"{STUDY}\nbase: {{hold: {tmp_path / 'hold'}}}\n")
 
-    def call(command: str, *options: str) -> subprocess.CompletedProcess[str]:
+    def call(command, *options):
         return subprocess.run(
             [BIN / "python", "-m", "nlgraft", command, study_file.name, "--address", job_server, *options],
             cwd=ROOT,
@@ -93,9 +87,7 @@ def nlgraft(
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_study_is_submitted_joined_stopped_and_resumed_from_the_submitter_s_machine(
-    nlgraft: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
-) -> None:
+def test_a_study_is_submitted_joined_stopped_and_resumed_from_the_submitter_s_machine(nlgraft, tmp_path):
     (tmp_path / "hold").touch()
     places = ["--storage", str(tmp_path / "store"), "--tracking-uri", f"sqlite:///{tmp_path / 'mlflow.db'}"]
     submitted = nlgraft("submit", *places)
@@ -113,9 +105,7 @@ def test_a_study_is_submitted_joined_stopped_and_resumed_from_the_submitter_s_ma
     assert refused.returncode == 4
     assert f"job {job_id} runs this study already, by another command" in refused.stderr
 
-    end_s = time.monotonic() + patient(180)
-    while "2 trials planned" not in nlgraft("logs").stdout:
-        assert time.monotonic() < end_s
+    wait_until(lambda: "2 trials planned" in nlgraft("logs").stdout, 180)
     shown = nlgraft("status", "--storage", str(tmp_path / "store"), "--json")
     assert json.loads(shown.stdout)["job"]["state"] == "RUNNING"
     stopped = nlgraft("stop")
@@ -141,7 +131,7 @@ RUN_ELSEWHERE = {
 """Commands of the two pages that no head on this machine can run."""
 
 
-def typed(text: str) -> list[str]:
+def typed(text):
     """Lines of the blocks of a page, in their order."""
     return [line for block in re.findall(r"```\n(.*?)```", text, re.S) for line in block.splitlines()]
 
@@ -149,11 +139,11 @@ def typed(text: str) -> list[str]:
 class Reader:
     """Types the commands of a page into a shell in a clone, with what a reader puts in place of HEAD."""
 
-    def __init__(self, clone: Path, environment: dict[str, str], job_server: str) -> None:
+    def __init__(self, clone, environment, job_server):
         self._clone, self._address = clone, job_server
         self._environment = {**environment, "PATH": f"{clone / 'bin'}:{environment['PATH']}"}
 
-    def start(self, line: str, name: str = "last") -> subprocess.Popen[str]:
+    def start(self, line, name="last"):
         line = line.replace("http://HEAD:8265", self._address)
         assert "HEAD" not in line
         with (self._clone / f"{name}.out").open("w") as out, (self._clone / f"{name}.err").open("w") as err:
@@ -162,10 +152,10 @@ class Reader:
                 stdout=out, stderr=err, text=True, start_new_session=True,
             )  # fmt: skip
 
-    def output(self, name: str = "last") -> str:
+    def output(self, name="last"):
         return (self._clone / f"{name}.out").read_text() + (self._clone / f"{name}.err").read_text()
 
-    def type(self, line: str) -> str:
+    def type(self, line):
         """Run a command to its end and return what it printed."""
         status = self.start(line).wait(patient(300))
         assert status == 0, f"{line}: {self.output()}"
@@ -173,7 +163,7 @@ class Reader:
 
 
 @pytest.fixture
-def clone(tmp_path: Path) -> Path:
+def clone(tmp_path):
     """What of a clone a job needs, with a study whose store all nodes reach, and `nlgraft` as a command."""
     for folder in ("platform", "tests/integration/toy"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
@@ -189,11 +179,11 @@ def clone(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def reader(clone: Path, environment: dict[str, str], job_server: str) -> Reader:
+def reader(clone, environment, job_server):
     return Reader(clone, environment, job_server)
 
 
-def test_every_command_of_the_cluster_pages_is_run_by_a_test() -> None:
+def test_every_command_of_the_cluster_pages_is_run_by_a_test():
     """Those in blocks are run below; a sentence that names a command with its arguments is listed here."""
     programs = {"nlgraft", "ray", "mlflow", "sbatch"}
     inline = {code for code in re.findall(r"`([^`\n]+)`", README + PAGE) if code.split()[0] in programs}
@@ -205,7 +195,7 @@ def test_every_command_of_the_cluster_pages_is_run_by_a_test() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_commands_of_the_readme_run_a_study_and_show_it(reader: Reader) -> None:
+def test_the_commands_of_the_readme_run_a_study_and_show_it(reader):
     submit, ui = typed(README)
     following = re.findall(r": (nlgraft logs .*)", reader.type(submit))
     assert "2 run, 0 reused" in reader.type(following[0])
@@ -229,16 +219,12 @@ def test_the_commands_of_the_readme_run_a_study_and_show_it(reader: Reader) -> N
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_commands_of_the_cluster_page_run_in_their_order(reader: Reader, clone: Path) -> None:
+def test_the_commands_of_the_cluster_page_run_in_their_order(reader, clone):
     submit, follow, status, stop, ray_submit = typed(PAGE)
     (clone / "hold").touch()  # the study trains until it is stopped
     job_id = reader.type(submit).split()[0]
     logs = reader.start(follow, "logs")
-    end_s = time.monotonic() + patient(180)
-    while "2 trials planned" not in reader.output("logs"):
-        assert logs.poll() is None, reader.output("logs")
-        assert time.monotonic() < end_s, reader.output("logs")
-        time.sleep(0.5)
+    wait_until(lambda: "2 trials planned" in reader.output("logs"), 180, process=logs)
     assert "RUNNING" in reader.type(status)
     assert f"{job_id}: STOPPED" in reader.type(stop)
     assert logs.wait(patient(60)) == 0, "what follows a job ends with it"

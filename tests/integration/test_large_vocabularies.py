@@ -1,11 +1,7 @@
 """Vocabularies and checkpoints of the size of large language models: memory, reachability, encodings."""
 
-from __future__ import annotations
-
 import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +14,7 @@ from nlgraft.vocab_tool.apply import apply_plan
 from nlgraft.vocab_tool.changed import extend, prune
 from nlgraft.vocab_tool.checks import examine_checkpoint, verify_checkpoint
 from nlgraft.vocab_tool.plan_exchange import PlanRequest, plan_transfer
+from tests.processes import python
 from tests.sharded_checkpoints import write_shards
 
 DATA = Path(os.environ.get("NLGRAFT_DATA", Path(__file__).parents[3] / "shared" / "data")) / "debian"
@@ -46,13 +43,12 @@ print(memory("VmHWM") - before)
 begins with its parent's)."""
 
 
-def peak_bytes(call: str) -> int:
+def peak_bytes(call):
     """Measure a call in a process of its own."""
-    done = subprocess.run([sys.executable, "-c", MEASURED, call], capture_output=True, text=True, check=True)
-    return int(done.stdout.splitlines()[-1])
+    return int(python("-c", MEASURED, call).stdout.splitlines()[-1])
 
 
-def learn_bpe(lines, size: int, directory: Path) -> tokenizers.Tokenizer:
+def learn_bpe(lines, size, directory):
     """Learn a byte-level BPE and save it as transformers does."""
     made = tokenizers.Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -69,7 +65,7 @@ def learn_bpe(lines, size: int, directory: Path) -> tokenizers.Tokenizer:
     return made
 
 
-def random_lines(count: int) -> list[str]:
+def random_lines(count):
     draw = random.Random(0)
     words = ["".join(draw.choices("abcdefghijklmnoprstuvwyz", k=draw.randint(2, 9))) for _ in range(count)]
     return [" ".join(draw.choices(words, k=10)) for _ in range(count)]

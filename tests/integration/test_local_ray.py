@@ -1,7 +1,5 @@
 """A local Ray beside others on one host: its ports, its start on a busy machine, its end."""
 
-from __future__ import annotations
-
 import logging
 import os
 import shutil
@@ -9,10 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -21,21 +16,21 @@ import ray
 from nlgraft.basics.errors import ClusterError
 from nlgraft.execution import cluster
 from nlgraft.execution.cluster import LocalRay
-from tests.processes import descendants, listening, patient
+from tests.processes import descendants, listening, wait_until
 
 DEFAULT_PORTS = {6379, 8265, 10001, 52365}
 """Of the GCS, the dashboard, the client server and the agent that a head needs to accept jobs."""
 
 
 @pytest.fixture
-def short_tmp(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def short_tmp(monkeypatch):
     directory = Path(tempfile.mkdtemp(prefix="nlg-t-"))
     monkeypatch.setattr(tempfile, "tempdir", str(directory))
     yield directory
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def test_a_local_ray_takes_no_port_that_a_head_needs(ray_cluster: Path) -> None:
+def test_a_local_ray_takes_no_port_that_a_head_needs(ray_cluster):
     assert ray.get(ray.remote(lambda: os.getpid()).remote()) != os.getpid()
     ports = {port for _, port in listening(os.getpid())}
     logs = "".join(path.read_text() for path in ray_cluster.rglob("dashboard_agent.log"))
@@ -44,7 +39,7 @@ def test_a_local_ray_takes_no_port_that_a_head_needs(ray_cluster: Path) -> None:
     assert "failed to bind" not in logs, "it wanted a port that somebody else has"
 
 
-def test_a_local_ray_has_the_environment_of_a_driver_that_uv_runs_and_ends_with_it(short_tmp: Path) -> None:
+def test_a_local_ray_has_the_environment_of_a_driver_that_uv_runs_and_ends_with_it(short_tmp):
     """Ray looks for `uv run` among the ancestors of the driver, and would have uv start each worker."""
     project = short_tmp / "project"  # apart from Ray's files, since Ray would send it to the workers
     project.mkdir()
@@ -68,25 +63,21 @@ def test_a_local_ray_has_the_environment_of_a_driver_that_uv_runs_and_ends_with_
         stdout=subprocess.PIPE,
         text=True,
     ) as uv:
-        assert uv.stdout is not None
         pid, _, printed = uv.stdout.readline().strip().partition(" ")
         assert printed == "command of workers: None"
         started = [*descendants(int(pid))]
         os.kill(int(pid), signal.SIGKILL)
     assert len(started) > 2
-    end_s = time.monotonic() + patient(60)
-    while any(Path(f"/proc/{process}").exists() for process in started):
-        assert time.monotonic() < end_s
-        time.sleep(0.2)
+    wait_until(lambda: not any(Path(f"/proc/{process}").exists() for process in started))
 
 
 @pytest.mark.parametrize(("load", "num_starts"), [(0.0, 3), (8.0, 7), (1000.0, 12)])
 def test_a_busier_machine_gets_more_attempts_and_each_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any, load: float, num_starts: int
-) -> None:
+    tmp_path, monkeypatch, caplog, load, num_starts
+):
     attempts = []
 
-    def fail(*_: object) -> None:
+    def fail(*_):
         attempts.append(1)
         raise RuntimeError("timed out during startup")
 

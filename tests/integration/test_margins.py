@@ -1,10 +1,5 @@
 """The three verdicts and the settings that mattered, from a study file to the terminal, JSON and MLflow."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import pytest
 from mlflow import MlflowClient
 
@@ -12,7 +7,7 @@ from tests.commands import json_of, nlgraft, write_study
 
 
 @pytest.mark.usefixtures("ray_cluster")
-def test_a_search_with_a_margin_from_file_to_mlflow(toy_document: dict[str, Any], tmp_path: Path) -> None:
+def test_a_search_with_a_margin_from_file_to_mlflow(toy_document, tmp_path):
     levels = {"base": {"noise": 0.0}, "same": {"gain": -0.005, "noise": 0.02}}
     toy_document |= {
         "factors": {"arm": {"levels": levels, "baseline": "base"}},
@@ -46,7 +41,6 @@ def test_a_search_with_a_margin_from_file_to_mlflow(toy_document: dict[str, Any]
 
     client = MlflowClient(f"sqlite:///{tmp_path / 'store' / 'mlflow.db'}")
     experiment = client.get_experiment_by_name("toy")
-    assert experiment is not None
     cell_runs = client.search_runs([experiment.experiment_id], "tags.`nlgraft.kind` = 'cell'")
     tags = {run.data.tags["nlgraft.cell"]: run.data.tags for run in cell_runs}
     assert tags["arm=same"]["nlgraft.verdict"] == "equal within 0.2 points"

@@ -1,7 +1,5 @@
 """The example notebook runs from top to bottom, and shows something below every cell that should."""
 
-from __future__ import annotations
-
 import ast
 import json
 from pathlib import Path
@@ -50,7 +48,7 @@ def test_it_is_stored_without_outputs_and_starts_in_three_lines():
 @pytest.mark.slow
 def test_every_cell_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {}
+    names = {}
     shown = []
     for index, source in enumerate(cells()):
         shown.append(execute(source, names))

@@ -1,12 +1,6 @@
 """Sweeps whose store is an S3-compatible server, named by a URI with options, and a network that fails."""
 
-from __future__ import annotations
-
-import subprocess
 import time
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,7 +10,7 @@ from tests.proxies import LosingProxy, Proxy, listening
 
 
 @pytest.fixture
-def store_uri(s3_uri: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+def store_uri(s3_uri, monkeypatch, tmp_path):
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("NLGRAFT_CACHE", str(tmp_path / "cache"))
     return s3_uri
@@ -25,7 +19,7 @@ def store_uri(s3_uri: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> s
 class CutOff:
     """The toy study on a store behind a proxy, and the same one with the store at hand."""
 
-    def __init__(self, document: dict[str, Any], uri: str, directory: Path, proxy: type[Proxy]) -> None:
+    def __init__(self, document, uri, directory, proxy):
         behind = uri.replace(proxy.target, proxy.address.removeprefix("http://"))
         self.proxy, self.log = proxy, directory / "log"
         self._tracking = ["--tracking-uri", f"sqlite:///{directory / 'mlflow.db'}"]
@@ -34,18 +28,18 @@ class CutOff:
             for name, path in (("behind", behind), ("at_hand", uri))
         )
 
-    def start(self, study: Path, *options: str) -> subprocess.Popen[str]:
+    def start(self, study, *options):
         return start("run", study, "--json", *self._tracking, *options)
 
-    def verify(self) -> dict[str, Any]:
+    def verify(self):
         return json_of("verify", self.at_hand, "--json", *self._tracking)
 
-    def verify_table(self, result: str) -> None:
+    def verify_table(self, result):
         """Compare with what the toy's scores are by hand, and verify."""
         assert dev_means(result) == pytest.approx([6.15, 16.15], abs=1e-9)
         assert self.verify()["num_planned"] == 4
 
-    def begun(self) -> list[str]:
+    def begun(self):
         """Stages that began, in the order of their names."""
         words = [line.split()[0] for line in self.log.read_text().splitlines()]
         return sorted(word for word in words if word in ("upstream", "training"))
@@ -53,13 +47,13 @@ class CutOff:
 
 @pytest.fixture
 def cut_off(
-    request: pytest.FixtureRequest,
-    toy_document: dict[str, Any],
-    s3_server: str,
-    store_uri: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[CutOff]:
+    request,
+    toy_document,
+    s3_server,
+    store_uri,
+    tmp_path,
+    monkeypatch,
+):
     for name in ("behind", "at_hand"):
         (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path)  # reports are written there
@@ -71,7 +65,7 @@ def cut_off(
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("cut_off", [LosingProxy], indirect=True)
-def test_answers_that_are_lost_after_the_write_double_nothing(cut_off: CutOff) -> None:
+def test_answers_that_are_lost_after_the_write_double_nothing(cut_off):
     run = cut_off.start(cut_off.behind)
     out, err = finish(run, 150)
     assert run.returncode == 0, err
@@ -82,7 +76,7 @@ def test_answers_that_are_lost_after_the_write_double_nothing(cut_off: CutOff) -
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_store_that_is_out_of_reach_for_less_than_a_lease_is_waited_for(cut_off: CutOff) -> None:
+def test_a_store_that_is_out_of_reach_for_less_than_a_lease_is_waited_for(cut_off):
     run = cut_off.start(cut_off.behind)
     wait_for(cut_off.log, "training")
     cut_off.proxy.fault = "hold"
@@ -96,7 +90,7 @@ def test_a_store_that_is_out_of_reach_for_less_than_a_lease_is_waited_for(cut_of
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_a_driver_that_was_cut_off_from_its_store_and_superseded_writes_nothing(cut_off: CutOff) -> None:
+def test_a_driver_that_was_cut_off_from_its_store_and_superseded_writes_nothing(cut_off):
     older = cut_off.start(cut_off.behind)
     wait_for(cut_off.log, "training")
     cut_off.proxy.fault = "hold"

@@ -1,11 +1,7 @@
 """`nlgraft try` on a real Ray: a driver that is killed, the same command again, its answer as JSON."""
 
-from __future__ import annotations
-
 import json
 import signal
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,7 +11,7 @@ from tests.integration.test_command_line import start
 
 
 @pytest.mark.slow
-def test_a_killed_proposal_goes_on_at_its_level(toy_document: dict[str, Any], tmp_path: Path) -> None:
+def test_a_killed_proposal_goes_on_at_its_level(toy_document, tmp_path):
     toy_document["base"] |= {"hold": str(tmp_path / "hold")}
     (tmp_path / "hold").touch()
     path = write_study(tmp_path / "toy.yaml", toy_document)
@@ -41,7 +37,7 @@ def test_a_killed_proposal_goes_on_at_its_level(toy_document: dict[str, Any], tm
     assert "started" in err
 
 
-def test_what_changes_the_data_is_bad_input(toy_document: dict[str, Any], tmp_path: Path) -> None:
+def test_what_changes_the_data_is_bad_input(toy_document, tmp_path):
     path = write_study(tmp_path / "toy.yaml", toy_document)
     refused = nlgraft("try", path, "data.lines=3", "gain=1.0", code=2)
     assert refused.stdout == ""

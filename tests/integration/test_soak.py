@@ -1,17 +1,14 @@
 """A study on two hosts with S3 and PostgreSQL, all of which are killed and stopped in random order."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import pytest
 
 from tests.hosts import joined_hosts
-from tests.integration.test_databases import Database, running_database
+from tests.integration.test_databases import running_database
 from tests.integration.test_two_hosts import Cluster, finish, toy
 from tests.processes import descendants, patient, suspend
 from tests.random_faults import Driver, MlflowServer, disturb, search_of
@@ -24,29 +21,29 @@ STOP_S = 3.0
 Fault = Callable[[], bool | None]
 
 
-def end_one(find: Callable[[], list[int]]) -> bool:
+def end_one(find):
     pids = find()
     if pids:
         os.kill(pids[0], signal.SIGKILL)
     return bool(pids)
 
 
-def stop_one(find: Callable[[], list[int]]) -> bool:
+def stop_one(find):
     pids = find()
     suspend(pids[:1], STOP_S)
     return bool(pids)
 
 
-def faults_of(cluster: Cluster, driver: Driver, server: MlflowServer, database: Database) -> dict[str, Fault]:
+def faults_of(cluster, driver, server, database):
     """All but the head's own Ray, with which a cluster ends (F07), and the S3 server."""
 
-    def workers() -> list[int]:  # the processes of trials, by Tune's name for them
+    def workers():  # the processes of trials, by Tune's name for them
         return [pid for host in (cluster.worker, cluster.head) for pid in host.find("ray::ImplicitFunc")]
 
-    def raylets() -> list[int]:
+    def raylets():
         return cluster.worker.find(r"[^\0]*/raylet\0")
 
-    def kill_database() -> None:
+    def kill_database():
         database.kill()
         database.start()
 
@@ -68,9 +65,7 @@ def faults_of(cluster: Cluster, driver: Driver, server: MlflowServer, database: 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800 + 240 * MINUTES)
-def test_random_faults_on_two_hosts_change_no_result(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
+def test_random_faults_on_two_hosts_change_no_result(tmp_path, monkeypatch, request):
     """With NLGRAFT_SOAK_MINUTES=10 the long one; NLGRAFT_SOAK_SEED gives another order of faults."""
     with joined_hosts() as (head, worker), running_database(head.on_network()) as database:
         cluster = Cluster(head, worker)

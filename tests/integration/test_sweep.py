@@ -1,14 +1,11 @@
 """Sweeps on a real local Ray: sharing, reuse, stopping, failure, early stopping, lost workers."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from contextlib import suppress
 from typing import Any, cast
 
 import optuna
@@ -17,85 +14,67 @@ import ray
 from ray.util import placement_group, placement_group_table, remove_placement_group
 
 import nlgraft
+from nlgraft import api
 from nlgraft.basics import pacing
 from nlgraft.basics.errors import ClusterError, StoreError
 from nlgraft.execution import sweep
 from nlgraft.execution.cluster import WorkerGroup, local_capacity
-from nlgraft.execution.events import Driver, Event, LookTaken, Notice, TrialEnded, TrialStarted
-from nlgraft.execution.sweep import SweepOutcome, run_sweep
+from nlgraft.execution.events import Driver, LookTaken, Notice, TrialEnded, TrialStarted
+from nlgraft.execution.sweep import run_sweep
 from nlgraft.execution.sweep_board import SweepBoard
 from nlgraft.execution.trainable import TrialSpec, TuneReporter
 from nlgraft.execution.trial_queue import TrialQueue
-from nlgraft.pipeline.stage import KillReason, Stage, StageGraph
+from nlgraft.pipeline.stage import KillReason, NullReporter, Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore, StorePlace
 from nlgraft.pipeline.trial import trial_record
 from nlgraft.study.data.design import cells
 from nlgraft.study.data.study import Resources
 from nlgraft.study.public import Study
 from tests.commands import json_of, write_study
-from tests.processes import descendants, patient
+from tests.integration.test_command_line import wait_for
+from tests.processes import descendants, patient, wait_until
 
 
 @pytest.fixture(autouse=True)
-def no_place_is_kept(ray_cluster: Path) -> Iterator[None]:
+def no_place_is_kept(ray_cluster):
     """However a sweep ends, its placement groups are released and its board is gone."""
     yield
-    end_s = time.monotonic() + patient(30)
-    while any(command.startswith("ray::SweepBoard") for command in descendants(os.getpid()).values()):
-        assert time.monotonic() < end_s, "each takes a hundredth of a CPU"
-        time.sleep(0.5)
-    while any(group["state"] != "REMOVED" for group in placement_group_table().values()):
-        assert time.monotonic() < end_s, placement_group_table()
-        time.sleep(0.5)
-    while ray.available_resources().get("CPU") != ray.cluster_resources()["CPU"]:
-        assert time.monotonic() < end_s, ray.available_resources()
-        time.sleep(0.5)
+
+    def is_free():
+        boards = [name for name in descendants(os.getpid()).values() if name.startswith("ray::SweepBoard")]
+        is_placed = any(group["state"] != "REMOVED" for group in placement_group_table().values())
+        has_all = ray.available_resources().get("CPU") == ray.cluster_resources()["CPU"]
+        return not boards and not is_placed and has_all
+
+    wait_until(is_free, timeout_s=30, pause_s=0.5)
 
 
 class Sweep:
     """One sweep of a study, with its events."""
 
-    def __init__(self, document: dict[str, Any]) -> None:
+    def __init__(self, document):
         self.study = Study.from_dict(document)
         self.store = ArtifactStore.open(self.study.storage.path)
-        self.events: list[Event] = []
-        self.outcome: SweepOutcome = run_sweep(
-            self.study, self.store, cells(self.study), Driver(self.events.append)
-        )
+        self.events = []
+        self.outcome = run_sweep(self.study, self.store, cells(self.study), Driver(self.events.append))
 
-    def records(self) -> dict[str, Any]:
+    def records(self):
         return {event.trial.name: event.record for event in self.events if isinstance(event, TrialEnded)}
 
 
-def log_of(tmp_path: Path) -> list[str]:
+def log_of(tmp_path):
     return [line.split()[0] for line in (tmp_path / "log").read_text().splitlines()]
 
 
-def test_shared_stages_run_once_and_a_second_sweep_runs_nothing(
-    toy_document: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sweep, "_BATCHES_PER_TUNER", 3)  # the fourth is a second Tuner's
-    first = Sweep(toy_document)
-    assert (first.outcome.num_run, first.outcome.num_failed) == (4, 0)
-    assert log_of(tmp_path).count("upstream") == 1
-    assert log_of(tmp_path).count("training") == 4
-    second = Sweep(toy_document)
-    assert (second.outcome.num_run, second.outcome.num_reused) == (0, 4)
-    for name, record in first.records().items():
-        assert second.records()[name].metrics == record.metrics
-
-
 @pytest.mark.skipif(local_capacity()["CPU"] < 2, reason="one trial at a time")
-def test_trials_start_side_by_side_and_not_one_after_another(
-    toy_document: dict[str, Any], tmp_path: Path
-) -> None:
+def test_trials_start_side_by_side_and_not_one_after_another(toy_document, tmp_path):
     """Else the last of many workers starts only when all the others have imported their modules."""
     toy_document["factors"]["gain"]["target"] = "upstream"  # no shared stage to wait for
     toy_document["factors"]["gain"] |= {"levels": [0, 1], "baseline": 0}
     toy_document["seeds"] = [1]
     has_begun = []
 
-    def observe(event: Event) -> None:
+    def observe(event):
         if isinstance(event, TrialStarted):
             has_begun.append((tmp_path / "log").exists())
 
@@ -104,12 +83,14 @@ def test_trials_start_side_by_side_and_not_one_after_another(
     assert has_begun == [False, False]
 
 
-def test_a_handle_stops_a_study_which_goes_on_later(toy_document: dict[str, Any], tmp_path: Path) -> None:
+def test_a_handle_tells_events_and_stops_a_study_which_goes_on_later(toy_document, tmp_path):
     hold = tmp_path / "hold"
     hold.touch()  # nothing ends before it is stopped, however slow that is
     toy_document["base"] |= {"hold": str(hold)}
-    toy_document["seeds"] = [1]
-    handle = nlgraft.launch(Study.from_dict(toy_document), wait=False)
+    study = Study.from_dict(toy_document)
+    handle = nlgraft.launch(study, wait=False)
+    assert "toy" in repr(handle)
+    assert ".result()" in repr(handle)
     for event in handle.events():
         if isinstance(event, TrialStarted):
             handle.stop()
@@ -117,41 +98,36 @@ def test_a_handle_stops_a_study_which_goes_on_later(toy_document: dict[str, Any]
     assert {trial.state for trial in stopped.trials} <= {"killed", "planned"}
     assert stopped.invocation.stop_reason == "stopped by Handle.stop"
     hold.unlink()
-    later = nlgraft.launch(Study.from_dict(toy_document))
-    assert {trial.state for trial in later.trials} == {"finished"}
+    later = nlgraft.launch(study, wait=False)
+    ended = [event.record.state for event in later.events() if isinstance(event, TrialEnded)]
+    assert ended == ["finished"] * 4
+    assert list(later.events()) == [], "the events are told once"
+    assert later.status()["counts"]["finished"] == 4
+    result = later.result(timeout_s=60)
+    assert len(result.frame()) == 4
+    comparison = result.compare("gain=1.0", "baseline", metric="test/score")
+    assert comparison.difference == pytest.approx(10.0)
+    assert nlgraft.load(study).to_json()["cells"] == result.to_json()["cells"]
+    fewer = nlgraft.launch(study, only=["gain=0.0"])
+    assert fewer.invocation.num_reused == 2
 
 
-def test_failures_are_recorded_and_the_others_finish(toy_document: dict[str, Any]) -> None:
+def test_failures_are_recorded_the_others_finish_and_the_command_ends_with_1(toy_document, tmp_path):
     toy_document["factors"] = {
         "behaviour": {"target": "behaviour", "levels": ["good", "nan", "raise", "exit"], "baseline": "good"}
     }
-    toy_document["seeds"] = [1]
-    toy_document["resources"] = {"max_failures": 1}
-    records = Sweep(toy_document).records()
-    assert records["baseline, seed 1"].state == "finished"
-    assert records["behaviour=nan, seed 1"].state == "failed"
-    assert "nan" in records["behaviour=nan, seed 1"].reason
-    assert "this arm cannot work" in records["behaviour=raise, seed 1"].reason
-    assert "process died" in records["behaviour=exit, seed 1"].reason
-
-
-def test_failed_cells_end_the_command_with_1_and_status_says_why(
-    toy_document: dict[str, Any], tmp_path: Path
-) -> None:
-    toy_document["factors"] = {
-        "behaviour": {"target": "behaviour", "levels": ["good", "nan"], "baseline": "good"}
-    }
+    toy_document |= {"seeds": [1], "resources": {"max_failures": 1}}
     file = write_study(tmp_path / "toy.yaml", toy_document)
     result = json_of("run", file, "--json", code=1)
-    assert [cell["state"] for cell in result["cells"]] == ["finished", "failed"]
+    assert [cell["state"] for cell in result["cells"]] == ["finished", "failed", "failed", "failed"]
     status = json_of("status", file, "--json")
-    assert status["counts"]["failed"] == 2
-    assert "nan" in status["cells"][1]["reasons"][0]
+    assert status["counts"]["failed"] == 3
+    reasons = [cell["reasons"] for cell in status["cells"][1:]]
+    for [reason], part in zip(reasons, ("nan", "this arm cannot work", "process died"), strict=True):
+        assert part in reason
 
 
-def test_asha_stops_trials_cooperatively_and_optuna_hears_of_it(
-    toy_document: dict[str, Any], tmp_path: Path
-) -> None:
+def test_asha_stops_trials_cooperatively_and_optuna_hears_of_it(toy_document, tmp_path):
     del toy_document["factors"]
     toy_document["base"]["steps"] = 9
     toy_document["seeds"] = [1]
@@ -178,7 +154,7 @@ def test_asha_stops_trials_cooperatively_and_optuna_hears_of_it(
 
 
 @pytest.mark.slow
-def test_undecided_cells_get_the_seeds_of_the_next_look(toy_document: dict[str, Any], tmp_path: Path) -> None:
+def test_undecided_cells_get_the_seeds_of_the_next_look(toy_document, tmp_path):
     toy_document["factors"] = {
         "arm": {
             "levels": {
@@ -191,38 +167,30 @@ def test_undecided_cells_get_the_seeds_of_the_next_look(toy_document: dict[str, 
     }
     toy_document |= {"seeds": [1, 2, 3, 4, 5], "sequential": {"looks": [3, 5]}}
     study = Study.from_dict(toy_document)
-    events: list[Event] = []
+    events = []
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     result = nlgraft.launch(study, tracking_uri=uri, on_event=events.append)
     looks = [event for event in events if isinstance(event, LookTaken)]
     assert [look.num_new for look in looks] == [4]
     stops = {label: (stop.num_seeds, stop.reason) for label, stop in result.stops.items()}
     assert stops == {"baseline": (5, ""), "arm=clear": (3, "decided"), "arm=noisy": (5, "")}
-    assert result.invocation is not None
     assert (result.invocation.num_run, log_of(tmp_path).count("training")) == (13, 13)
     assert result.compare("noisy").notes[-1] == "looks taken: 3, 5"
     assert [len(cell.measured("test/score")) for cell in result.cells] == [5, 3, 5]
     again = nlgraft.launch(study, tracking_uri=uri)
-    assert again.invocation is not None
     assert (again.invocation.num_run, again.invocation.num_reused) == (0, 13)
     assert again.stops == result.stops
 
 
-def test_a_lost_worker_resumes_at_its_last_checkpoint(toy_document: dict[str, Any], tmp_path: Path) -> None:
+def test_a_lost_worker_resumes_at_its_last_checkpoint(toy_document, tmp_path):
     toy_document["factors"] = {}
     toy_document["seeds"] = [1]
     toy_document["base"] |= {"steps": 40, "pause_s": 0.3}  # still training when a busy machine kills it
 
-    def kill_when_training() -> None:
-        log = tmp_path / "log"
-        for _ in range(600):
-            lines = log.read_text().splitlines() if log.exists() else []
-            training = [line for line in lines if line.startswith("training")]
-            if training:
-                time.sleep(1.2)
-                os.kill(int(training[0].split()[2]), signal.SIGKILL)
-                return
-            time.sleep(0.1)
+    def kill_when_training():
+        [training] = wait_for(tmp_path / "log", "training")
+        time.sleep(1.2)
+        os.kill(int(training.split()[2]), signal.SIGKILL)
 
     killer = threading.Thread(target=kill_when_training)
     killer.start()
@@ -233,28 +201,20 @@ def test_a_lost_worker_resumes_at_its_last_checkpoint(toy_document: dict[str, An
     assert log_of(tmp_path).count("upstream") == 1
 
 
-def test_a_worker_that_is_told_to_end_saves_and_its_trial_goes_on_elsewhere(
-    toy_document: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_worker_that_is_told_to_end_saves_and_its_trial_goes_on_elsewhere(toy_document, tmp_path):
     toy_document |= {"factors": {}, "seeds": [1], "resources": {"max_failures": 0}}
-    undisturbed = nlgraft.launch(Study.from_dict(toy_document))
-    hold, is_signalled = tmp_path / "hold", False
+    undisturbed = api.run_one(Study.from_dict(toy_document), "baseline", None, NullReporter())
+    hold = tmp_path / "hold"
     toy_document |= {"name": "signalled", "storage": {"path": str(tmp_path / "other")}}
     toy_document["base"] |= {"hold": str(hold), "log": str(tmp_path / "log_of_signalled")}
     hold.touch()
 
-    def signal_and_wait() -> None:
-        nonlocal is_signalled
-        lines: list[list[str]] = []
-        end_s = time.monotonic() + patient(120)
-        while len(lines) < 2 and time.monotonic() < end_s:
-            if (tmp_path / "log_of_signalled").exists():
-                log = (tmp_path / "log_of_signalled").read_text().splitlines()
-                lines = [line.split() for line in log if line.startswith("training")]
-            if lines and not is_signalled:
-                is_signalled = True
-                os.kill(int(lines[0][2]), signal.SIGTERM)
-            time.sleep(0.1)
+    def signal_and_wait():
+        log = tmp_path / "log_of_signalled"
+        [first] = wait_for(log, "training")
+        os.kill(int(first.split()[2]), signal.SIGTERM)
+        with suppress(AssertionError):
+            wait_until(lambda: log.read_text().count("training") == 2, 120)
         hold.unlink()
 
     thread = threading.Thread(target=signal_and_wait)
@@ -262,13 +222,12 @@ def test_a_worker_that_is_told_to_end_saves_and_its_trial_goes_on_elsewhere(
     result = nlgraft.launch(Study.from_dict(toy_document))
     thread.join(patient(30))
     (trial,) = result.trials
-    assert trial.record is not None
     assert (trial.state, trial.record.num_preemptions, trial.record.attempt) == ("finished", 1, 2)
-    assert result.frame()["test/score"].tolist() == undisturbed.frame()["test/score"].tolist()
+    assert trial.record.metrics == undisturbed.metrics
 
 
-def test_processes_that_a_worker_starts_can_be_ended_by_a_signal() -> None:
-    def end_a_child() -> int:
+def test_processes_that_a_worker_starts_can_be_ended_by_a_signal():
+    def end_a_child():
         child = subprocess.Popen(["sleep", "60"])
         child.terminate()
         try:
@@ -279,11 +238,11 @@ def test_processes_that_a_worker_starts_can_be_ended_by_a_signal() -> None:
     assert ray.get(ray.remote(end_a_child).remote()) == -signal.SIGTERM
 
 
-def test_a_trial_that_cannot_reach_its_driver_is_killed_and_not_failed(toy_document: dict[str, Any]) -> None:
+def test_a_trial_that_cannot_reach_its_driver_is_killed_and_not_failed(toy_document):
     group = WorkerGroup(Resources(max_failures=0), "")
     stage = Stage(name="training", run="sweep_toy:run_training")
     spec = TrialSpec(StageGraph(stage), {}, StorePlace(""), "batch-1", "a", group, "", None)
-    board: Any = cast(Any, ray.remote(num_cpus=0)(SweepBoard)).remote()
+    board = cast(Any, ray.remote(num_cpus=0)(SweepBoard)).remote()
     board.assign.remote("batch-1", ["a", "b", "c"])
     assert ray.get(board.begin.remote("batch-1", "node"))[0] == "a"
     reporter = TuneReporter(spec, board)
@@ -291,34 +250,30 @@ def test_a_trial_that_cannot_reach_its_driver_is_killed_and_not_failed(toy_docum
     ray.get(board.request_stop.remote("batch-1", KillReason("the sweep ends")))
     assert isinstance(reporter.should_stop(), KillReason), "the kind of a request survives the board"
     ray.kill(board)
-    end_s = time.monotonic() + patient(60)
     # ray.kill returns before the process has ended, which answers as before until then.
-    while "lost contact with the driver" not in (reason := str(reporter.should_stop())):
-        assert time.monotonic() < end_s, reason
+    wait_until(lambda: "lost contact with the driver" in str(reporter.should_stop()))
     assert isinstance(reporter.should_stop(), KillReason)
 
 
-def test_an_error_at_the_end_of_a_trial_ends_the_sweep_and_is_not_the_trial_s_own(
-    toy_document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_at_the_end_of_a_trial_ends_the_sweep_and_is_not_the_trial_s_own(toy_document, monkeypatch):
     """Tune only logs it and runs the trial again: a sweep whose store was full went on for ever."""
     monkeypatch.setattr(TrialQueue, "end", lambda *_: raising(StoreError("No space left on device")))
     toy_document["factors"] = {}
     toy_document["seeds"] = [1]
     study = Study.from_dict(toy_document)
     store = ArtifactStore.open(study.storage.path)
-    events: list[Event] = []
+    events = []
     with pytest.raises(StoreError, match="No space left"):
         run_sweep(study, store, cells(study), Driver(events.append))
     assert [event.record.state for event in events if isinstance(event, TrialEnded)] == ["killed"]
 
 
-def raising(error: Exception) -> None:
+def raising(error):
     raise error
 
 
 @pytest.fixture
-def two_workers(toy_document: dict[str, Any]) -> dict[str, Any]:
+def two_workers(toy_document):
     toy_document["factors"] = {}
     toy_document["seeds"] = [1]
     toy_document["base"]["steps"] = 5
@@ -326,42 +281,30 @@ def two_workers(toy_document: dict[str, Any]) -> dict[str, Any]:
     return toy_document
 
 
-def test_a_lost_worker_of_a_group_is_replaced_whatever_the_others_raise(
-    two_workers: dict[str, Any], tmp_path: Path
-) -> None:
-    """The survivor's collective fails as well; that is no error of the stage."""
-    two_workers["base"]["num_losses"] = 1
-    [record] = Sweep(two_workers).records().values()
-    assert record.state == "finished", record.reason
-    assert log_of(tmp_path).count("lost") == 1
-    assert log_of(tmp_path).count("training") == log_of(tmp_path).count("of-2") == 2
-    assert record.metrics == pytest.approx({"dev/score": 5 + 0.1, "test/score": 5 + 0.1 + 0.5})
+def test_a_lost_worker_of_a_group_is_replaced_and_an_error_in_one_is_the_stage_s_own(two_workers, tmp_path):
+    """When one is lost the collective of the survivor fails as well; that is no error of the stage."""
+    arms = {"lost": {"num_losses": 1}, "raises": {"behaviour": "raise"}}
+    two_workers["factors"] = {"arm": {"levels": arms, "baseline": "lost"}}
+    records = Sweep(two_workers).records()
+    lost, raises = records["baseline, seed 1"], records["arm=raises, seed 1"]
+    assert lost.state == "finished", lost.reason
+    assert lost.metrics == pytest.approx({"dev/score": 5 + 0.1, "test/score": 5 + 0.1 + 0.5})
+    assert raises.state == "failed"
+    assert "this arm cannot work" in raises.reason
+    counts = [log_of(tmp_path).count(event) for event in ("lost", "training", "of-2")]
+    assert counts == [1, 3, 3], "the error is not tried again"
 
 
 @pytest.mark.slow
-def test_workers_lost_more_often_than_allowed_fail_the_trial(
-    two_workers: dict[str, Any], tmp_path: Path
-) -> None:
+def test_workers_lost_more_often_than_allowed_fail_the_trial(two_workers, tmp_path):
     two_workers["base"]["num_losses"] = 9
     [record] = Sweep(two_workers).records().values()
     assert (record.state, log_of(tmp_path).count("lost")) == ("failed", 2)
     assert "a worker was lost 2 times, resources.max_failures allows 1" in record.reason
 
 
-def test_an_error_in_one_worker_is_the_stage_s_own_and_is_not_tried_again(
-    two_workers: dict[str, Any], tmp_path: Path
-) -> None:
-    two_workers["base"]["behaviour"] = "raise"
-    [record] = Sweep(two_workers).records().values()
-    assert record.state == "failed"
-    assert "this arm cannot work" in record.reason
-    assert log_of(tmp_path).count("training") == 1
-
-
 @pytest.mark.parametrize("num_workers", [1, 2])
-def test_a_training_without_progress_fails_with_the_stacks_of_its_worker(
-    two_workers: dict[str, Any], tmp_path: Path, num_workers: int
-) -> None:
+def test_a_training_without_progress_fails_with_the_stacks_of_its_worker(two_workers, tmp_path, num_workers):
     two_workers["base"]["behaviour"] = "hang"
     two_workers["resources"] |= {"workers": num_workers, "stall_timeout": "5s"}
     sweep = Sweep(two_workers)
@@ -377,9 +320,7 @@ def test_a_training_without_progress_fails_with_the_stacks_of_its_worker(
     assert trial_record(sweep.store, record.fingerprint) == record
 
 
-def test_a_sweep_without_a_place_says_so_and_ends_when_it_has_waited_enough(
-    toy_document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_without_a_place_says_so_and_ends_when_it_has_waited_enough(toy_document, monkeypatch):
     monkeypatch.setattr(pacing, "_TELL_PAUSE_S", 2.0)
     monkeypatch.setattr(sweep, "_LOOK_PAUSE_S", 0.5)
     num_cpus = int(ray.cluster_resources()["CPU"])
@@ -387,7 +328,7 @@ def test_a_sweep_without_a_place_says_so_and_ends_when_it_has_waited_enough(
     ray.get(others.ready())
     study = Study.from_dict(toy_document)
     store = ArtifactStore.open(study.storage.path)
-    events: list[Event] = []
+    events = []
     try:
         with pytest.raises(ClusterError, match=r"no trial could run for \d+ s \(--wait-timeout\)") as raised:
             run_sweep(study, store, cells(study), Driver(events.append, wait_timeout_s=5.0))

@@ -1,27 +1,21 @@
 """Two attempts at one study overlap: the older is stopped for longer than its lease, then woken."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import time
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from nlgraft import Study, api
 from tests.commands import json_of, write_study
 from tests.integration.test_command_line import start, wait_for
-from tests.processes import patient
+from tests.processes import patient, wait_until
 
 
 @pytest.mark.usefixtures("ray_cluster")
 @pytest.mark.parametrize("sleep_s", [0, pytest.param(75, marks=pytest.mark.slow)])
-def test_the_older_attempt_writes_nothing_when_it_wakes(
-    toy_document: dict[str, Any], tmp_path: Path, sleep_s: float, request: pytest.FixtureRequest
-) -> None:
+def test_the_older_attempt_writes_nothing_when_it_wakes(toy_document, tmp_path, sleep_s, request):
     hold = tmp_path / "hold"
     hold.touch()
     toy_document["base"] |= {"hold": str(hold)}
@@ -42,10 +36,7 @@ def test_the_older_attempt_writes_nothing_when_it_wakes(
         os.utime(lock, (time.time() - 75, time.time() - 75))
     token = json.loads(lock.read_text())["token"]
     newer = api.launch(Study.from_yaml(study_file), wait=False)
-    end_s = time.monotonic() + patient(60)
-    while json.loads(lock.read_text())["token"] == token:
-        assert time.monotonic() < end_s
-        time.sleep(0.1)
+    wait_until(lambda: json.loads(lock.read_text())["token"] != token)
     hold.unlink()  # the workers of both go on; those of the older one can publish nothing
     result = newer.result(timeout_s=patient(240)).to_json()
     verified = json_of("verify", study_file, "--json")

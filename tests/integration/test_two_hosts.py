@@ -1,21 +1,17 @@
 """Studies on two hosts with addresses, processes and disks of their own, and a store in S3 between them."""
 
-from __future__ import annotations
-
 import json
 import os
 import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.hosts import ROOT, Host, join, joined_hosts
-from tests.processes import patient
+from tests.processes import patient, wait_until
 
 BIN = Path(sys.executable).parent
 CREATE_BUCKET = (
@@ -35,7 +31,7 @@ LIST_BUCKET = (
 class Cluster:
     """A Ray cluster with head and S3 server on the first host; each host has two CPUs and claims a GPU."""
 
-    def __init__(self, head: Host, worker: Host) -> None:
+    def __init__(self, head, worker):
         self.head, self.worker = head, worker
         self._s3 = f"http://{head.address}:9000"
         self.environment = {
@@ -59,7 +55,7 @@ class Cluster:
         self._join(worker)
         self._await_hosts(2)
 
-    def replace_worker(self, *, is_awaited: bool = True) -> None:
+    def replace_worker(self, *, is_awaited=True):
         """Take the second host away, like one without power, and put another one of its name there."""
         self.worker.end()
         replacement = Host(self.worker.name)
@@ -68,17 +64,17 @@ class Cluster:
         if is_awaited:
             self._await_hosts(2)
 
-    def _join(self, worker: Host) -> None:
+    def _join(self, worker):
         self.worker = worker
         self._start_ray(worker, f"--address={self.head.address}:6379")
 
-    def _start_ray(self, host: Host, *options: str) -> None:
+    def _start_ray(self, host, *options):
         """Start it as often as it ends: Ray gives its own processes 30 s, few on a busy machine."""
         shape = ["--num-cpus=2", "--num-gpus=1", "--object-store-memory=200000000"]
         command = [BIN / "ray", "start", "--block", f"--node-ip-address={host.address}", *shape, *options]
         self._start(host, "sh", "-c", 'while :; do "$@"; sleep 1; done', "sh", *command)
 
-    def _await_hosts(self, num_hosts: int) -> None:
+    def _await_hosts(self, num_hosts):
         # With a limit, since to join a head that has died takes for ever.
         limited = [f"{patient(60):.0f}", sys.executable, "-c", COUNT_HOSTS, f"{self.head.address}:6379"]
         count, end_s = self.head.command("timeout", *limited), time.monotonic() + patient(180)
@@ -89,50 +85,48 @@ class Cluster:
             assert time.monotonic() < end_s, counted.stdout + counted.stderr
             time.sleep(1)
 
-    def _start(self, host: Host, *command: str | Path, **options: Any) -> subprocess.Popen[str]:
+    def _start(self, host, *command, **options):
         silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         return host.start(*command, env=self.environment, **(silent | options))
 
-    def _python(self, code: str, *arguments: str) -> list[str]:
+    def _python(self, code, *arguments):
         return self.head.command(sys.executable, "-c", code, self._s3, *arguments)
 
-    def keys(self, prefix: str) -> list[str]:
+    def keys(self, prefix):
         """Objects of the store of one run."""
         listing = self._python(LIST_BUCKET, f"{prefix}/")
         shown = subprocess.run(listing, check=True, capture_output=True, text=True, env=self.environment)
         return shown.stdout.split()
 
-    def run(self, document: dict[str, Any], store: str) -> subprocess.Popen[str]:
+    def run(self, document, store):
         """Start `nlgraft run` on the head, as a user does there."""
         self.write(document, store)
         return self._nlgraft("run", store, "--address", f"{self.head.address}:6379")
 
-    def write(self, document: dict[str, Any], store: str) -> None:
+    def write(self, document, store):
         """Write a study with a store of its own on the head."""
         options = f"endpoint_override={self.head.address}:9000&scheme=http&region=us-east-1"
         document = {**document, "storage": {"path": f"s3://bucket/{store}?{options}"}}
         write = ["sh", "-c", f"cat > /tmp/{store}.yaml"]
         subprocess.run(self.head.command(*write), input=json.dumps(document), text=True, check=True)
 
-    def verify(self, store: str, tracking_uri: str | None = None) -> None:
+    def verify(self, store, tracking_uri=None):
         """Check that nothing of a run is lost, there twice or damaged."""
         verified = self._nlgraft("verify", store, tracking_uri=tracking_uri)
         out, err = verified.communicate(timeout=patient(120))
         assert verified.returncode == 0, out + err
 
-    def words(self, command: str, store: str, tracking_uri: str | None = None) -> list[str]:
+    def words(self, command, store, tracking_uri=None):
         """Words of a command about a study, in Python on the head."""
         tracked = tracking_uri or f"sqlite:////tmp/{store}.db"
         words = ["-m", "nlgraft", command, f"/tmp/{store}.yaml", "--json", "--tracking-uri", tracked]
         return [sys.executable, *words]
 
-    def _nlgraft(
-        self, command: str, store: str, *options: str, tracking_uri: str | None = None
-    ) -> subprocess.Popen[str]:
+    def _nlgraft(self, command, store, *options, tracking_uri=None):
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         return self._start(self.head, *self.words(command, store, tracking_uri), *options, **pipes)
 
-    def first_steps(self, host: Host, name: str) -> list[int]:
+    def first_steps(self, host, name):
         """Steps with which trainings began on one host, from the toy's log on its disk."""
         read = host.command("cat", f"/tmp/{name}")
         shown = subprocess.run(read, capture_output=True, text=True, check=False)
@@ -140,14 +134,14 @@ class Cluster:
         return [int(line[-1]) for line in lines if line[0] == "training"]
 
 
-def finish(run: subprocess.Popen[str], timeout_s: float | None = None) -> tuple[dict[str, Any], str]:
+def finish(run, timeout_s=None):
     """Result and messages of a run."""
     out, err = run.communicate(timeout=timeout_s or patient(400))
     assert run.returncode == 0, err
     return json.loads(out), err
 
 
-def toy(name: str, **base: Any) -> dict[str, Any]:
+def toy(name, **base):
     return {
         "name": name,
         "system": "sweep_toy",
@@ -157,7 +151,7 @@ def toy(name: str, **base: Any) -> dict[str, Any]:
     }
 
 
-def training(workers: int) -> dict[str, Any]:
+def training(workers):
     """A study of a real training, which gives each worker all CPUs of a host.
 
     Without dropout, whose draws would depend on how rows are dealt.
@@ -182,7 +176,7 @@ def training(workers: int) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
+def cluster():
     with joined_hosts() as (head, worker):
         cluster = Cluster(head, worker)
         yield cluster
@@ -191,7 +185,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_four_trials_of_half_a_gpu_run_at_once_on_two_hosts_of_one(cluster: Cluster) -> None:
+def test_four_trials_of_half_a_gpu_run_at_once_on_two_hosts_of_one(cluster):
     study = {**toy("halves", pause_s=3), "seeds": [1, 2], "resources": {"gpus_per_worker": 0.5}}
     result, messages = finish(cluster.run(study, "halves"))
     assert "4 at once" in messages
@@ -202,7 +196,7 @@ def test_four_trials_of_half_a_gpu_run_at_once_on_two_hosts_of_one(cluster: Clus
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_host_whose_disk_is_full_is_left_out_and_the_other_computes_all(cluster: Cluster) -> None:
+def test_a_host_whose_disk_is_full_is_left_out_and_the_other_computes_all(cluster):
     fill = "mkdir -p /tmp/cache; mount -t tmpfs -o size=16k none /tmp/cache; yes > /tmp/cache/x; true"
     subprocess.run(cluster.worker.command("sh", "-c", fill), check=True, stderr=subprocess.DEVNULL)
     try:
@@ -218,7 +212,7 @@ def test_a_host_whose_disk_is_full_is_left_out_and_the_other_computes_all(cluste
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_one_trial_on_two_hosts_gives_the_metrics_of_one(cluster: Cluster) -> None:
+def test_one_trial_on_two_hosts_gives_the_metrics_of_one(cluster):
     """Each worker takes all CPUs of a host, so the two can only be on two.
 
     Both see the same global batches, and gradients are sums over them: only the order of floats differs.
@@ -232,18 +226,14 @@ def test_one_trial_on_two_hosts_gives_the_metrics_of_one(cluster: Cluster) -> No
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_trial_survives_the_loss_of_one_of_its_hosts(cluster: Cluster) -> None:
+def test_a_trial_survives_the_loss_of_one_of_its_hosts(cluster):
     """The host vanishes like one without power: no connection is closed. Another one takes its place."""
     studies = [toy(name, steps=30, pause_s=pause_s) for name, pause_s in (("lost", 1), ("undisturbed", 0))]
     for study in studies:
         study |= {"seeds": [1], "resources": {"workers": 2, "cpus_per_worker": 2}}
         del study["factors"]
     run = cluster.run(studies[0], "lost")
-    end_s = time.monotonic() + patient(200)
-    while not any("state.json" in key for key in cluster.keys("lost")):
-        assert run.poll() is None
-        assert time.monotonic() < end_s
-        time.sleep(1)
+    wait_until(lambda: "state.json" in " ".join(cluster.keys("lost")), 200, 1.0, run)
     before = cluster.first_steps(cluster.head, "lost") + cluster.first_steps(cluster.worker, "lost")
     cluster.replace_worker()
     result, _ = finish(run)

@@ -1,10 +1,7 @@
 """A study and its variant side by side: reports, MLflow, and commands that take the variant's name."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
-from typing import Any
 
 from nlgraft import Study, api
 from nlgraft.commands.progress import LineReporter
@@ -13,7 +10,7 @@ from tests.commands import json_of, nlgraft, write_study
 OVERRIDES = ["steps=4", "seeds=[1]"]
 
 
-def run(study: Study, tracking_uri: str) -> dict[str, Any]:
+def run(study, tracking_uri):
     """Run a study without Ray: its trials one by one, then the report over them."""
     for cell in ("gain=0.0", "gain=1.0"):
         for seed in study.seeds:
@@ -21,9 +18,7 @@ def run(study: Study, tracking_uri: str) -> dict[str, Any]:
     return api.launch(study, tracking_uri=tracking_uri).to_json()
 
 
-def test_a_variant_has_a_name_a_report_and_an_experiment_of_its_own(
-    toy_document: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_variant_has_a_name_a_report_and_an_experiment_of_its_own(toy_document, tmp_path):
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     plain = Study.from_dict(toy_document)
     variant = Study.from_dict(toy_document, OVERRIDES)
@@ -63,7 +58,7 @@ def test_a_variant_has_a_name_a_report_and_an_experiment_of_its_own(
         assert run_.data.tags["nlgraft.study"] == name
 
 
-def test_plan_shows_the_variant_and_its_overrides(toy_document: dict[str, Any], tmp_path: Path) -> None:
+def test_plan_shows_the_variant_and_its_overrides(toy_document, tmp_path):
     file = write_study(tmp_path / "toy.json", toy_document)
     plan = json_of("plan", file, *OVERRIDES, "--json")
     assert plan["study"] == Study.from_dict(toy_document, OVERRIDES).variant

@@ -1,17 +1,13 @@
 """Verdicts of a launched study against t tests and Holm's procedure by hand, and after other launches."""
 
-from __future__ import annotations
-
 import io
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import nlgraft
 from nlgraft import api
-from nlgraft.analysis.study_result import StudyResult
 from nlgraft.commands.progress import LineReporter
 
 NUM_DRAWS = 1000
@@ -23,13 +19,13 @@ FIRST = 0.8
 
 
 @pytest.fixture
-def document(toy_document: dict[str, Any]) -> dict[str, Any]:
+def document(toy_document):
     components = {name: {"without": {"gain": gain, "noise": noise}} for name, (gain, noise) in ARMS.items()}
     del toy_document["factors"]
     return {**toy_document, "components": components, "seeds": [1, 2, 3]}
 
 
-def launched(document: dict[str, Any], *overrides: str) -> StudyResult:
+def launched(document, *overrides):
     """Launch a study whose trials have run one by one, which needs no Ray."""
     study = nlgraft.Study.from_dict(document, list(overrides))
     for cell in ("baseline", *(f"without {name}" for name in document["components"])):
@@ -38,12 +34,12 @@ def launched(document: dict[str, Any], *overrides: str) -> StudyResult:
     return nlgraft.launch(study)
 
 
-def with_arm(document: dict[str, Any], name: str) -> dict[str, Any]:
+def with_arm(document, name):
     """A study of one arm alone."""
     return {**document, "name": f"{name}_alone", "components": {name: document["components"][name]}}
 
 
-def t_test(gain: float, noise: float) -> float:
+def t_test(gain, noise):
     """The two-sided p-value of three differences; Student's t has a closed form for two degrees of freedom.
 
     It is counted over a thousand equally likely values of t where at least twenty of them are as large.
@@ -58,7 +54,7 @@ def t_test(gain: float, noise: float) -> float:
     return (1 + num_far) / (1 + NUM_DRAWS) if num_far >= 20 else 1 - t / math.sqrt(2 + t**2)
 
 
-def by_hand() -> dict[str, float]:
+def by_hand():
     """Holm's procedure: of m p-values the smallest times m, the next times m - 1, never below the last."""
     adjusted, last = {}, 0.0
     raw = {name: t_test(*arm) for name, arm in ARMS.items()}
@@ -68,21 +64,20 @@ def by_hand() -> dict[str, float]:
     return adjusted
 
 
-def verdicts(result: StudyResult) -> dict[str, tuple[float | None, str]]:
+def verdicts(result):
     comparisons = {name: result.compare(f"without {name}") for name in ARMS}
     return {name: (comparison.p_holm, comparison.standing) for name, comparison in comparisons.items()}
 
 
 def test_a_study_keeps_its_own_p_values_also_after_a_launch_with_fewer_seeds(
-    document: dict[str, Any],
-) -> None:
+    document,
+):
     """Two seeds after three are no earlier look, but a later one."""
     first = launched(document)
     before, expected = verdicts(first), by_hand()
     assert {name: p for name, (p, _) in before.items()} == pytest.approx(expected, rel=1e-9)
     assert expected["strong"] < 0.05 < expected["fair"] < expected["weak"]
     assert [standing for _, standing in before.values()] == ["better", "open", "open"]
-    assert first.invocation is not None
     assert first.invocation.report_dir is not None
     report = Path(first.invocation.report_dir, "report.md")
     text = report.read_text()
@@ -95,7 +90,7 @@ def test_a_study_keeps_its_own_p_values_also_after_a_launch_with_fewer_seeds(
     assert "extended after" not in after.render("md")
 
 
-def test_another_study_with_the_same_baseline_is_asked_about_its_own_pairs(document: dict[str, Any]) -> None:
+def test_another_study_with_the_same_baseline_is_asked_about_its_own_pairs(document):
     """After a decided study the arms of the next one have its level, and a tenth of alpha of their own."""
     first = launched(with_arm(document, "strong"))
     assert first.compare("without strong").standing == "better"
@@ -107,7 +102,7 @@ def test_another_study_with_the_same_baseline_is_asked_about_its_own_pairs(docum
     assert comparison.standing == "better"
 
 
-def test_another_study_after_an_open_one_pays_and_is_told_why(document: dict[str, Any]) -> None:
+def test_another_study_after_an_open_one_pays_and_is_told_why(document):
     """Nobody can tell it from arms that are swapped in the file until one is significant."""
     launched(with_arm(document, "weak"))
     comparison = launched(with_arm(document, "strong")).compare("without strong")

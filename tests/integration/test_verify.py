@@ -1,15 +1,10 @@
 """`nlgraft verify`: damage done by hand in each place is named, and what it says to do next repairs it."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 import threading
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import optuna
 import pytest
@@ -18,7 +13,6 @@ from mlflow import MlflowClient
 from nlgraft import api
 from nlgraft.execution.interruption import StudyLock
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.runs.verifying import Verification
 from nlgraft.study.public import Study
 from nlgraft.tracking.entries import CELL
 from tests.commands import json_of, nlgraft, write_study
@@ -26,7 +20,7 @@ from tests.conftest import TOY
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory, ray_cluster: Path) -> Path:
+def finished(tmp_path_factory, ray_cluster):
     """A directory with a study of two cells, three proposals and one replicate each, that has run."""
     directory = tmp_path_factory.mktemp("finished")
     document = {
@@ -52,7 +46,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, ray_cluster: Path) -> Pat
 class Bench:
     """A copy of the study that has run, to be damaged."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory):
         self.directory = directory
         self.store = directory / "store"
         document = json.loads((directory / "toy.yaml").read_text())
@@ -61,36 +55,36 @@ class Bench:
         self.study = Study.from_yaml(directory / "toy.yaml")
         self.client = MlflowClient(f"sqlite:///{self.store / 'mlflow.db'}")
 
-    def verify(self, **options: Any) -> Verification:
+    def verify(self, **options):
         return api.verify(self.study, **options)
 
-    def run_again(self) -> None:
+    def run_again(self):
         """Needs no Ray, since every trial has ended."""
         api.launch(self.study)
 
-    def runs(self, kind: str) -> list[Any]:
+    def runs(self, kind):
         experiment = self.client.get_experiment_by_name("toy")
         runs_of_kind = self.client.search_runs([experiment.experiment_id], f"tags.`nlgraft.kind` = '{kind}'")
         return sorted(runs_of_kind, key=lambda run: (run.data.tags.get(CELL, ""), run.info.run_name))
 
-    def optuna_study(self) -> optuna.Study:
+    def optuna_study(self):
         url = f"sqlite:///{self.store / 'optuna.db'}"
         [name] = [study_name for study_name in optuna.get_all_study_names(url) if "baseline" in study_name]
         return optuna.load_study(study_name=name, storage=url)
 
-    def artifact(self, stage: str) -> Path:
+    def artifact(self, stage):
         """The largest file of an artifact of a stage that a replicate has: the search is scored on dev."""
         files = [path for path in (self.store / "artifacts" / stage).rglob("*") if path.is_file()]
         return max((path for path in files if path.name != "manifest.json"), key=lambda p: p.stat().st_size)
 
 
 @pytest.fixture
-def bench(finished: Path, tmp_path: Path, toy_on_path: Path) -> Bench:
+def bench(finished, tmp_path, toy_on_path):
     shutil.copytree(finished, tmp_path / "copy")
     return Bench(tmp_path / "copy")
 
 
-def test_what_has_run_is_clean_and_every_byte_of_it_is_read(bench: Bench) -> None:
+def test_what_has_run_is_clean_and_every_byte_of_it_is_read(bench):
     report = bench.verify()
     assert report.findings == ()
     # 2 cells of 3 proposals and 1 replicate
@@ -100,7 +94,7 @@ def test_what_has_run_is_clean_and_every_byte_of_it_is_read(bench: Bench) -> Non
     assert report.num_bytes == sum(manifest["bytes"] for manifest in manifests)
 
 
-def test_what_has_not_run_is_named_trial_by_trial(bench: Bench) -> None:
+def test_what_has_not_run_is_named_trial_by_trial(bench):
     shutil.rmtree(bench.store)
     bench.store.mkdir()
     report = bench.verify()
@@ -114,24 +108,24 @@ def test_what_has_not_run_is_named_trial_by_trial(bench: Bench) -> None:
     assert not (bench.store / "mlflow.db").exists()
 
 
-def delete_a_run(bench: Bench) -> str:
+def delete_a_run(bench):
     run = bench.runs("trial")[0]
     bench.client.delete_run(run.info.run_id)
     return f"{run.info.run_name}: has no run"
 
 
-def delete_the_run_of_a_cell(bench: Bench) -> str:
+def delete_the_run_of_a_cell(bench):
     bench.client.delete_run(bench.runs("cell")[0].info.run_id)
     return "cell baseline: has no run"
 
 
-def leave_one_running(bench: Bench) -> str:
+def leave_one_running(bench):
     run = bench.runs("trial")[0]
     bench.client.update_run(run.info.run_id, status="RUNNING")
     return f"run {run.info.run_name} ({run.info.run_id[:8]}) is RUNNING"
 
 
-def lose_the_database_of_optuna(bench: Bench) -> str:
+def lose_the_database_of_optuna(bench):
     (bench.store / "optuna.db").unlink()
     return f"{bench.store}/optuna.db is missing"
 
@@ -139,7 +133,7 @@ def lose_the_database_of_optuna(bench: Bench) -> str:
 @pytest.mark.parametrize(
     "damage", [delete_a_run, delete_the_run_of_a_cell, leave_one_running, lose_the_database_of_optuna]
 )
-def test_what_another_run_repairs(damage: Callable[[Bench], str], bench: Bench) -> None:
+def test_what_another_run_repairs(damage, bench):
     expected = damage(bench)
     findings = bench.verify().findings
     assert expected in [finding.what for finding in findings]
@@ -148,7 +142,7 @@ def test_what_another_run_repairs(damage: Callable[[Bench], str], bench: Bench) 
     assert bench.verify().findings == ()
 
 
-def test_a_run_that_is_there_twice_goes_by_the_command_that_is_named(bench: Bench) -> None:
+def test_a_run_that_is_there_twice_goes_by_the_command_that_is_named(bench):
     run = bench.runs("trial")[0]
     twin = bench.client.create_run(
         run.info.experiment_id,
@@ -163,21 +157,19 @@ def test_a_run_that_is_there_twice_goes_by_the_command_that_is_named(bench: Benc
     assert bench.verify().findings == ()
 
 
-def twice(study: optuna.Study) -> str:
+def twice(study):
     trial = study.get_trials()[1]
     study.add_trial(trial)
     return f"baseline, search {trial.user_attrs['nlgraft.number']}: is there 2 times, as trials 1, 3"
 
 
-def running(study: optuna.Study) -> str:
+def running(study):
     study.ask()
     return "baseline: trial 3 is RUNNING"
 
 
 @pytest.mark.parametrize("damage", [twice, running])
-def test_what_optuna_holds_too_much_goes_with_its_file(
-    damage: Callable[[optuna.Study], str], bench: Bench
-) -> None:
+def test_what_optuna_holds_too_much_goes_with_its_file(damage, bench):
     expected = damage(bench.optuna_study())
     [finding] = bench.verify().findings
     assert (finding.place, finding.what) == ("Optuna", expected)
@@ -187,7 +179,7 @@ def test_what_optuna_holds_too_much_goes_with_its_file(
     assert bench.verify().findings == ()
 
 
-def test_another_outcome_than_the_record_s_is_named_in_optuna_and_mlflow(bench: Bench) -> None:
+def test_another_outcome_than_the_record_s_is_named_in_optuna_and_mlflow(bench):
     """The trial of a second study may replace the record of a trial that both have."""
     [path, *_] = sorted((bench.store / "records" / "trials").glob("*.json"))
     record = json.loads(path.read_text()) | {"state": "failed", "reason": "by hand", "metrics": {}}
@@ -197,7 +189,7 @@ def test_another_outcome_than_the_record_s_is_named_in_optuna_and_mlflow(bench: 
     assert [finding.place for finding in report.findings if "record says" in finding.what][-1] == "MLflow"
 
 
-def test_a_flipped_byte_and_a_lost_stage_are_named_and_made_again(bench: Bench) -> None:
+def test_a_flipped_byte_and_a_lost_stage_are_named_and_made_again(bench):
     damaged = bench.artifact("training")
     stored = bytearray(damaged.read_bytes())
     before = damaged.stat()
@@ -218,13 +210,13 @@ def test_a_flipped_byte_and_a_lost_stage_are_named_and_made_again(bench: Bench) 
     assert json_of("verify", study_file, "--json")["findings"] == []
 
 
-def test_a_study_that_runs_is_not_verified(bench: Bench) -> None:
+def test_a_study_that_runs_is_not_verified(bench):
     with StudyLock(bench.study, ArtifactStore.open(bench.store)):
         refused = nlgraft("verify", bench.directory / "toy.yaml", code=4)
     assert "toy is being run, so that nothing is final" in refused.stderr
 
 
-def test_a_locked_study_is_waited_for_as_long_as_is_allowed(bench: Bench) -> None:
+def test_a_locked_study_is_waited_for_as_long_as_is_allowed(bench):
     lock = StudyLock(bench.study, ArtifactStore.open(bench.store))
     with lock:
         began_s = time.monotonic()

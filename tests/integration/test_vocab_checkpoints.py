@@ -1,10 +1,7 @@
 """`nlgraft vocab` on checkpoints of seven architectures: permutation, reload, generation, one side."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,32 +15,22 @@ from tests.tiny_checkpoints import (
     WORDS,
     bert_tokenizer,
     load,
-    marian,
-    marian_tokenizer,
     quiet,
+    released,
     run,
-    t5,
     train_spm,
-    unigram_tokenizer,
 )
 
 
 @pytest.fixture(scope="module", params=KINDS)
 def checkpoint(request, tmp_path_factory):
     """A tiny checkpoint of each architecture, with a tokenizer of its own kind."""
-    directory = tmp_path_factory.mktemp(request.param)
-    make_tokenizer, make_model = KINDS[request.param]
-    make_tokenizer(directory, LINES)
-    torch.manual_seed(0)
-    model = make_model(quiet(transformers.AutoTokenizer.from_pretrained, directory).get_vocab())
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.2 * torch.randn_like(parameter))
-    model.save_pretrained(directory)
+    directory = tmp_path_factory.mktemp("released") / request.param
+    released(directory, request.param)
     return directory
 
 
-def reverse_ids(source: Path, target: Path) -> None:
+def reverse_ids(source, target):
     """The same tokenizer with its ids reversed."""
     shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.safetensors", "config.json", "gen*"))
     if (target / "vocab.json").is_file() and (target / "source.spm").is_file():
@@ -155,11 +142,7 @@ def test_a_new_vocabulary_loads_encodes_and_generates(checkpoint, new_kind, tmp_
 def test_one_side_keeps_both_tokenizers(tmp_path):
     """Decoder only: encoder rows and tokenizer stay, the decoder's lie beside, and verify checks both."""
     checkpoint = tmp_path / "marian"
-    checkpoint.mkdir()
-    marian_tokenizer(checkpoint, LINES)
-    torch.manual_seed(0)
-    before = marian(json.loads((checkpoint / "vocab.json").read_text()))
-    before.save_pretrained(checkpoint)
+    before = released(checkpoint, "marian")
     new = train_spm(tmp_path / "new", OTHER_LINES)
     run("plan", "--old", checkpoint / "target.spm", "--new", new, "--out", tmp_path / "plan")
     run(
@@ -197,10 +180,7 @@ def test_one_side_keeps_both_tokenizers(tmp_path):
 def test_one_side_of_a_model_with_one_size_is_verified(lines, tmp_path):
     """T5 has one size: a smaller or larger vocabulary of the decoder alone generates its own ids."""
     checkpoint = tmp_path / "t5"
-    checkpoint.mkdir()
-    unigram_tokenizer(checkpoint, LINES)
-    torch.manual_seed(0)
-    t5(transformers.AutoTokenizer.from_pretrained(checkpoint).get_vocab()).save_pretrained(checkpoint)
+    released(checkpoint, "t5")
     new = train_spm(tmp_path / "new", lines, size=60 if len(lines) == 60 else 190)
     run("plan", "--old", checkpoint, "--new", new, "--out", tmp_path / "plan")
     out = ("--out", tmp_path / "out", "--sides", "decoder")

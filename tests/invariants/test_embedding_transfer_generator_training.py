@@ -1,7 +1,5 @@
 """Invariants V7, V25 and V28, on a small model with a real tokenizer."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 
 import pytest

@@ -1,7 +1,5 @@
 """Invariants V1 to V6: generators, by hand. E(a)=[1,0], E(b)=[0,1], S={a,b}."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Invariants V3, V7 and V17-V28 for masked language models."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 
 import numpy as np
@@ -16,7 +14,7 @@ from nlgraft.training.train_config import MaskingConfig
 from nlgraft.vocab.methods.building import build_plan
 from nlgraft.vocab.surgery.exchange import exchange_vocabulary
 from tests.tensors import differing
-from tests.tiny_masked_lms import KINDS, LINES, SPECIALS, WIDTH, Words, masked_lm, pieces, write_words
+from tests.tiny_masked_lms import KINDS, LINES, SPECIALS, WIDTH, masked_lm, pieces, write_words
 from trainables.embedding_transfer.config import SegmentationRates
 from trainables.embedding_transfer.generator_data import ChangedLines, ChangedSide
 from trainables.embedding_transfer.generator_training import (
@@ -33,7 +31,7 @@ CHANGES = SegmentationRates(split=1, cut=0.3, cut_edge=0.3, min_split_chars=3, m
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory) -> Words:
+def tokenizer(tmp_path_factory):
     return pieces(tmp_path_factory.mktemp("old"))
 
 

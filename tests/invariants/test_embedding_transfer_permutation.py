@@ -1,7 +1,5 @@
 """Invariant V40: the same vocabulary with its ids reversed."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Invariants V18 to V23: splitting and merging; V24 to V27: distillation."""
 
-from __future__ import annotations
-
 import collections
 import random
 

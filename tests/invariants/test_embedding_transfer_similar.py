@@ -1,7 +1,5 @@
 """Invariants V8 to V16: similar tokens, by hand and against brute force."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

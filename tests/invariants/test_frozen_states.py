@@ -1,7 +1,5 @@
 """Invariant R4: states of a frozen encoder are a pure function of the sentence."""
 
-from __future__ import annotations
-
 import json
 import random
 import resource

@@ -1,7 +1,5 @@
 """Invariants F14 to F22: branches, merges, layer pooling, freezing."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 from typing import get_args
 

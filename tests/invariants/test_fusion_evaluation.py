@@ -1,7 +1,5 @@
 """Invariant F34: paired tests on statistics of BLEU."""
 
-from __future__ import annotations
-
 import random
 
 from nlgraft.analysis.data.trials import Measured

@@ -1,7 +1,5 @@
 """Invariants that hold for every family."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

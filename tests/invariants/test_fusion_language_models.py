@@ -1,7 +1,5 @@
 """Invariants F23 to F26 and F29: our language models and ELMo's mix."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Invariants F1 to F9: several sources, the fine encoder, parameter counts."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

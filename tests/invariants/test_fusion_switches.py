@@ -1,7 +1,5 @@
 """Invariants F28 and F36: tying, and the effect of every switch."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 
 import pytest

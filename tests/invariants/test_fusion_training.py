@@ -1,7 +1,5 @@
 """Invariants F10, F12, F13, F38 and F39 on the real model: stages, freezing, files."""
 
-from __future__ import annotations
-
 import random
 from copy import deepcopy
 

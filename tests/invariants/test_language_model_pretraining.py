@@ -3,8 +3,6 @@
 The unigram model that they must beat knows the frequencies of the training text, smoothed by one.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Invariants V56 to V59: released causal models, permuted vocabularies, bytes, packed text."""
 
-from __future__ import annotations
-
 import json
 import math
 from itertools import pairwise

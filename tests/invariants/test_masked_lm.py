@@ -1,7 +1,5 @@
 """Invariants V43 and V50-V52 for masked language models of every kind."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -16,11 +14,11 @@ from nlgraft.training.train_config import MaskedScoringConfig, MaskingConfig
 from nlgraft.vocab.methods.building import build_plan
 from nlgraft.vocab.surgery.exchange import exchange_vocabulary
 from tests.tensors import assert_near
-from tests.tiny_masked_lms import KINDS, LINES, SPECIALS, Words, letters, masked_lm, pieces, write_words
+from tests.tiny_masked_lms import KINDS, LINES, SPECIALS, letters, masked_lm, pieces, write_words
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory) -> Words:
+def tokenizer(tmp_path_factory):
     return pieces(tmp_path_factory.mktemp("pieces"))
 
 

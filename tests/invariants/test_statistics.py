@@ -58,10 +58,18 @@ def measured(values):
     }
 
 
-def analyse(differences):
-    """Draws of the error of the mean difference, for differences of shape (num_seeds, SEGMENTS)."""
-    draws = bootstrap_scores(list(with_counts(differences)), mean_score, SAMPLES)
-    return spread(differences.mean(axis=1), draws, SAMPLES)[0]
+def simulated(rng, studies, num_seeds, noise, shift=0.0):
+    """Differences of many studies, of shape (num_seeds, SEGMENTS), each with its scores on resamples."""
+    differences = [simulate(rng, num_seeds, *NOISES[noise], shift=shift)[0] for _ in range(studies)]
+    # All at once, since every study has the same resamples.
+    scores = bootstrap_scores([*with_counts(np.concatenate(differences))], mean_score, SAMPLES)
+    return zip(differences, scores.reshape(studies, num_seeds, SAMPLES), strict=True)
+
+
+def analysed(*batch, **options):
+    """Mean difference of each of many studies, and draws of its error."""
+    for differences, scores in simulated(*batch, **options):
+        yield float(differences.mean()), spread(differences.mean(axis=1), scores, SAMPLES)[0]
 
 
 # Sizes of seed, segment and interaction effects; with 100 segments, 10 on a segment is 1 on the mean.
@@ -83,10 +91,8 @@ def test_the_interval_covers_the_truth(num_seeds, noise):
     rng = np.random.default_rng(num_seeds)
     studies = 1000
     hits = 0
-    for _ in range(studies):
-        differences = simulate(rng, num_seeds, *NOISES[noise], shift=3.0)[0]
-        mean = float(differences.mean())
-        low, high = interval(mean, analyse(differences), 0.05)
+    for mean, draws in analysed(rng, studies, num_seeds, noise, shift=3.0):
+        low, high = interval(mean, draws, 0.05)
         hits += low <= 3.0 <= high
     widest = 0.99 if num_seeds == 2 else 0.975
     monte_carlo = 2 * np.sqrt(0.05 * 0.95 / studies)
@@ -98,9 +104,7 @@ def test_resampling_three_seeds_alone_would_cover_too_little():
     rng = np.random.default_rng(0)
     studies = 600
     hits = 0
-    for _ in range(studies):
-        differences = simulate(rng, 3, *NOISES["seeds"])[0]
-        draws = bootstrap_scores(list(with_counts(differences)), mean_score, SAMPLES)
+    for _, draws in simulated(rng, studies, 3, "seeds"):
         resampled = rng.integers(0, 3, size=(SAMPLES, 3))
         means = np.take_along_axis(draws.T, resampled, axis=1).mean(axis=1)
         low, high = np.quantile(means, [0.025, 0.975])
@@ -198,10 +202,8 @@ def test_a_difference_of_the_smallest_detectable_size_is_found(num_seeds, noise)
     known = Estimate(0.0, num_seeds, seed_variance, num_seeds - 1, sd_segment**2 / SEGMENTS)
     shift = smallest_detectable(known, 0.05)
     studies = 300
-    num_detected = 0
-    for _ in range(studies):
-        differences = simulate(rng, num_seeds, *NOISES[noise], shift=shift)[0]
-        num_detected += p_value(float(differences.mean()), analyse(differences)) <= 0.05
+    batch = analysed(rng, studies, num_seeds, noise, shift=shift)
+    num_detected = sum(p_value(mean, draws) <= 0.05 for mean, draws in batch)
     assert 0.72 <= num_detected / studies <= 0.88
 
 
@@ -287,12 +289,14 @@ def test_verdicts_of_difference_and_equality_err_together_no_more_often_than_alp
     rng = np.random.default_rng(13)
     studies, margin = 4000, 1.5
     looks = LOOKS if plan == "looks" else (10,)
+    plan_of_looks = Plan(seeds=tuple(range(looks[-1])), looks=looks)
     truth = np.array([margin, -margin, 0.0, 0.0])
     differences = truth[:, None] + rng.standard_normal((studies, 4, looks[-1]))
     errors = np.zeros(studies, dtype=bool)
     detected = np.zeros(2)
     for index, arms in enumerate(differences):
-        seen = [[_pair(arm, looks, last, margin) for arm in arms] for last in looks]
+        taken = [{look: _look(arm[:look], margin) for look in looks} for arm in arms]
+        seen = [[_pair(plan_of_looks, answers, last) for answers in taken] for last in looks]
         for adjusted in map(holm_either, seen):  # anybody may stop after any look
             low = np.array(adjusted) <= 0.05
             errors[index] |= low[truth == 0, 0].any() or low[truth != 0, 1].any()
@@ -302,11 +306,11 @@ def test_verdicts_of_difference_and_equality_err_together_no_more_often_than_alp
     assert (detected / studies > 0.5).all(), "both kinds of truth are found"
 
 
-def _pair(values, looks, last, margin):
-    """The p-values of no difference and of a difference of at least the margin, after some seeds."""
-    taken = {}
-    for look in looks:
-        if look <= last:
-            estimate = moderated(values[:look])
-            taken[look] = Look(difference=estimate.difference, p=estimate.p, p_equal=estimate.equal_p(margin))
-    return p_of_looks(Plan(seeds=tuple(range(looks[-1])), looks=looks), taken)
+def _look(values, margin):
+    estimate = moderated(values)
+    return Look(difference=estimate.difference, p=estimate.p, p_equal=estimate.equal_p(margin))
+
+
+def _pair(plan, looks, last):
+    """The p-values of no difference and of a difference of at least the margin, after some looks."""
+    return p_of_looks(plan, {look: answer for look, answer in looks.items() if look <= last})

@@ -1,7 +1,5 @@
 """Invariants V29 to V38: VIPI's partitions of a new token into old tokens."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import time

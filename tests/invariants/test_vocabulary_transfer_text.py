@@ -1,7 +1,5 @@
 """Invariants V49 to V51, V54 and V55: text, splits, arms."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter

@@ -1,10 +1,7 @@
 """Every command ends bad input in one sentence and exit code 2: long names, deep JSON, pipes, places."""
 
-from __future__ import annotations
-
 import json
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -41,7 +38,7 @@ PLAN = ("vocab", "plan", "--old", "vocab.txt", "--new")
 INIT = ("init", "prlm_fusion", "--source", "lines.txt", "--target", "lines.txt")
 
 
-def ends_in_a_sentence(arguments: Sequence[str], directory: Path) -> None:
+def ends_in_a_sentence(arguments, directory):
     done = CliRunner().invoke(main, list(arguments), input="a\n", catch_exceptions=False)
     assert done.exit_code == 2, done.output
     assert 0 < len(done.output) < 1500 or "Usage:" in done.output, done.output
@@ -49,7 +46,7 @@ def ends_in_a_sentence(arguments: Sequence[str], directory: Path) -> None:
 
 
 @pytest.fixture
-def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def directory(tmp_path, monkeypatch):
     for name, text in FILES.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -72,7 +69,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         *("compare lines.txt --ref lines.txt", "ls --storage", "schema", "vocab doctor"),
     ],
 )
-def test_a_name_that_no_file_can_have(directory: Path, command: str, name: str) -> None:
+def test_a_name_that_no_file_can_have(directory, command, name):
     if (command, name) != ("ls --storage", VARIANT):
         ends_in_a_sentence([*command.split(), name], directory)
 
@@ -108,18 +105,18 @@ def test_a_name_that_no_file_can_have(directory: Path, command: str, name: str) 
     ],
     ids=" ".join,
 )
-def test_a_foreign_file(directory: Path, arguments: tuple[str, ...]) -> None:
+def test_a_foreign_file(directory, arguments):
     ends_in_a_sentence(arguments, directory)
 
 
 @pytest.mark.parametrize("address", ["nonsense", "", "::::", "ray://", "http://", "127.0.0.1:99999999", LONG])
 @pytest.mark.parametrize("command", ["run", "status", "logs", "stop", "submit"])
-def test_an_address_that_is_none(directory: Path, command: str, address: str) -> None:
+def test_an_address_that_is_none(directory, command, address):
     ends_in_a_sentence([command, STUDY, "--storage", "out", "--address", address], directory)
 
 
 @pytest.mark.parametrize("uri", ["http://", "https:///x", "http://[", LONG])
-def test_a_tracking_uri_that_is_none(directory: Path, uri: str) -> None:
+def test_a_tracking_uri_that_is_none(directory, uri):
     ends_in_a_sentence(["run", STUDY, "--storage", "store", "--tracking-uri", uri], directory)
 
 
@@ -127,12 +124,12 @@ def test_a_tracking_uri_that_is_none(directory: Path, uri: str) -> None:
     "storage", ["/dev/null/store", "lines.txt/store", "s3://", "s3://[", "az://bucket/prefix"]
 )
 @pytest.mark.parametrize("command", ["ls", "gc", f"run {STUDY}", f"status {STUDY}", f"trial {STUDY}"])
-def test_a_place_below_a_file_or_nowhere(directory: Path, command: str, storage: str) -> None:
+def test_a_place_below_a_file_or_nowhere(directory, command, storage):
     ends_in_a_sentence([*command.split(), "--storage", storage], directory)
 
 
 @pytest.mark.parametrize("command", ["ls", f"status {STUDY}"])
-def test_a_bucket_without_credentials(directory: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+def test_a_bucket_without_credentials(directory, monkeypatch, command):
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(directory))
@@ -140,6 +137,6 @@ def test_a_bucket_without_credentials(directory: Path, monkeypatch: pytest.Monke
     ends_in_a_sentence([*command.split(), "--storage", "s3://bucket/prefix"], directory)
 
 
-def test_brackets_in_a_table_are_text(capsys: pytest.CaptureFixture[str]) -> None:
+def test_brackets_in_a_table_are_text(capsys):
     plain_table(("system", "name"), [("[/x]", "[red]a[/red]")])
     assert {"[/x]", "[red]a[/red]"} <= set(capsys.readouterr().out.split())

@@ -1,36 +1,27 @@
 """The checks of ``nlgraft doctor``: each finds the fault that is planted, and nothing where there is none."""
 
-from __future__ import annotations
-
 import shutil
 import socket
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
-from threading import Thread
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from nlgraft.pipeline.local_files import LocalFiles
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.runs import device_trials, doctor
-from nlgraft.runs.doctor import Check, check_equal_versions, run_check
+from nlgraft.runs.doctor import check_equal_versions, run_check
+from tests.proxies import listening
 
 
-def always_writes(files: LocalFiles, key: str, *data: bytes) -> bool:
+def always_writes(files, key, *data):
     """As a service does that ignores the condition of a request."""
     files.write(key, data[-1])
     return True
 
 
 @pytest.mark.parametrize("name", [None, "create", "replace"])
-def test_a_store_that_ignores_conditions_is_no_store(
-    name: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_ignores_conditions_is_no_store(name, tmp_path, monkeypatch):
     if name is not None:
         monkeypatch.setattr(LocalFiles, name, always_writes)
     check = doctor.check_store(str(tmp_path / "store"))
@@ -40,7 +31,7 @@ def test_a_store_that_ignores_conditions_is_no_store(
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-def test_a_store_that_cannot_be_written_is_told_by_name(tmp_path: Path) -> None:
+def test_a_store_that_cannot_be_written_is_told_by_name(tmp_path):
     (tmp_path / "store").write_text("a file")
     check = run_check("store", lambda: doctor.check_store(str(tmp_path / "store")))
     assert (check.name, check.state) == ("store", "wrong")
@@ -51,9 +42,7 @@ def test_a_store_that_cannot_be_written_is_told_by_name(tmp_path: Path) -> None:
     ("ahead_s", "state"),
     [(0.0, "ok"), (60.0, "warn"), (-60.0, "warn"), (3600.0, "wrong"), (-3600.0, "wrong")],
 )
-def test_a_clock_far_off_is_seen(
-    ahead_s: float, state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_clock_far_off_is_seen(ahead_s, state, tmp_path, monkeypatch):
     true_time = time.time
     monkeypatch.setattr(doctor.time, "time", lambda: true_time() + ahead_s)
     monkeypatch.setattr(ArtifactStore, "now", lambda store: true_time())
@@ -65,10 +54,8 @@ def test_a_clock_far_off_is_seen(
 
 @pytest.mark.parametrize(("free", "state"), [(50e9, "ok"), (5e9, "warn"), (1e8, "wrong")])
 @pytest.mark.parametrize("is_store_full", [True, False])
-def test_the_fuller_disk_decides(
-    free: float, state: str, is_store_full: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def usage(path: Path) -> Any:
+def test_the_fuller_disk_decides(free, state, is_store_full, tmp_path, monkeypatch):
+    def usage(path):
         is_full = (tmp_path in (path, *path.parents)) == is_store_full
         return SimpleNamespace(total=100e9, free=free if is_full else 90e9)
 
@@ -78,43 +65,17 @@ def test_the_fuller_disk_decides(
     assert (check.state, check.figures["free_bytes"]) == (state, free)
 
 
-@contextmanager
-def served(status: int, body: bytes = b"{}") -> Iterator[str]:
-    """A server that answers every request alike."""
-
-    class Answers(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.end_headers()
-            self.wfile.write(body)
-
-        do_GET = do_POST
-
-        def log_message(self, *arguments: Any) -> None:
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Answers)
-    thread = Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
-def test_a_tracking_server_that_is_down_or_refuses_is_told_at_once(tmp_path: Path) -> None:
-    def check(uri: str) -> Check:
+def test_a_tracking_server_that_is_down_or_refuses_is_told_at_once(tmp_path):
+    def check(uri):
         return run_check("tracking", lambda: doctor.check_tracking(uri))
 
-    with served(200) as uri:
-        assert check(uri).state == "ok"
-    down = check(uri.replace("http://", "http://user:secret@"))
+    with listening("") as server:
+        server.fault = "200"
+        assert check(server.address).state == "ok"
+        server.fault = "403"
+        refused = check(server.address)
+    down = check(server.address.replace("http://", "http://user:secret@"))
     assert (down.state, "secret" in down.what) == ("wrong", False)
-    with served(403, b"no such user") as refusing:
-        refused = check(refusing)
     assert (refused.state, "MLFLOW_TRACKING_USERNAME" in refused.remedy) == ("wrong", True)
     assert check(f"sqlite:///{tmp_path}/mlflow.db").state == "ok"
     (tmp_path / "text").write_text("no database")
@@ -124,8 +85,8 @@ def test_a_tracking_server_that_is_down_or_refuses_is_told_at_once(tmp_path: Pat
 
 
 def test_a_port_that_is_taken_is_told_with_the_option_that_sets_another(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         port = other.getsockname()[1]
@@ -138,8 +99,8 @@ def test_a_port_that_is_taken_is_told_with_the_option_that_sets_another(
 
 
 def test_gpus_that_torch_does_not_find_are_wrong_and_a_machine_without_any_is_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     monkeypatch.setattr(device_trials, "current_device", lambda: "cpu")
     for num_gpus, state in ((0, "warn"), (2, "wrong")):
         monkeypatch.setattr(doctor, "num_local_gpus", lambda number=num_gpus: number)
@@ -157,12 +118,10 @@ def test_gpus_that_torch_does_not_find_are_wrong_and_a_machine_without_any_is_no
         ({"test/bleu": 20.0}, "wrong"),
     ],
 )
-def test_a_device_with_other_losses_is_wrong(
-    on_gpu: dict[str, float], state: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_device_with_other_losses_is_wrong(on_gpu, state, monkeypatch):
     on_cpu = {"dev/loss": 2.0, "test/bleu": 20.0, "dev/tokens_per_s": 5.0}
 
-    def run(place: Any, graph: Any, device: str = "cpu") -> Any:
+    def run(place, graph, device="cpu"):
         return SimpleNamespace(metrics=on_cpu if device == "cpu" else on_gpu | {"dev/tokens_per_s": 900.0})
 
     monkeypatch.setattr(device_trials, "trial_in", run)
@@ -173,15 +132,15 @@ def test_a_device_with_other_losses_is_wrong(
     assert list(check.figures["unequal"]) == ([] if state == "ok" else ["dev/loss"])
 
 
-def test_nodes_with_other_versions_are_told() -> None:
+def test_nodes_with_other_versions_are_told():
     assert check_equal_versions({"torch 2.13"}).state == "ok"
     different = check_equal_versions({"torch 2.13", "torch 2.12"})
     assert different.state == "wrong"
     assert "torch 2.12 / torch 2.13" in different.what
 
 
-def test_a_check_that_breaks_is_wrong_and_the_others_go_on() -> None:
-    def breaks() -> Check:
+def test_a_check_that_breaks_is_wrong_and_the_others_go_on():
+    def breaks():
         raise RuntimeError("driver: /dev/nvidia0 vanished")
 
     broken = run_check("devices", breaks)

@@ -1,7 +1,5 @@
 """Which files of the working directory a command runs: those of a study's system, and no others."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -22,7 +20,7 @@ CHOOSES_CODE = {
 
 
 @pytest.fixture(params=["script", "module"])
-def program(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
+def program(request, tmp_path):
     """``nlgraft`` as pip installs it, and ``python -m nlgraft``."""
     if request.param == "module":
         return [sys.executable, "-m", "nlgraft"]
@@ -33,7 +31,7 @@ def program(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
 
 
 @pytest.fixture
-def planted(tmp_path: Path) -> Path:
+def planted(tmp_path):
     """A directory from somebody else, whose modules leave a trace when they are imported."""
     folder = tmp_path / "received"
     folder.mkdir()
@@ -45,7 +43,7 @@ def planted(tmp_path: Path) -> Path:
     return folder
 
 
-def call(program: list[str], folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def call(program, folder, *arguments):
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'platform'}:{ROOT}", "PYTHONSAFEPATH": ""}
     return subprocess.run(
         [*program, *arguments], cwd=folder, env=environment, input="", capture_output=True, text=True
@@ -59,9 +57,7 @@ def call(program: list[str], folder: Path, *arguments: str) -> subprocess.Comple
         (["translate", "."], 2, "later"),
     ],
 )
-def test_a_file_of_the_working_directory_never_stands_for_a_package(
-    program: list[str], planted: Path, arguments: list[str], code: int, shown: str
-) -> None:
+def test_a_file_of_the_working_directory_never_stands_for_a_package(program, planted, arguments, code, shown):
     done = call(program, planted, *arguments)
     assert done.returncode == code, done.stderr
     assert shown in done.stdout + done.stderr
@@ -69,7 +65,7 @@ def test_a_file_of_the_working_directory_never_stands_for_a_package(
     assert not [*planted.glob("ran_*")]
 
 
-def test_a_system_of_ones_own_is_found_in_the_working_directory(program: list[str], tmp_path: Path) -> None:
+def test_a_system_of_ones_own_is_found_in_the_working_directory(program, tmp_path):
     folder = tmp_path / "own"
     folder.mkdir()
     (folder / "my_system.py").write_text("from examples.minimal_system import *\n")
@@ -80,7 +76,7 @@ def test_a_system_of_ones_own_is_found_in_the_working_directory(program: list[st
     assert done.returncode == 0, done.stderr
 
 
-def test_a_store_of_somebody_else_brings_no_system(program: list[str], planted: Path) -> None:
+def test_a_store_of_somebody_else_brings_no_system(program, planted):
     """Its study names a module that lies beside it."""
     study = Study.from_yaml(ROOT / "examples/minimal_system/study.yaml")
     study.record(ArtifactStore.open(planted))

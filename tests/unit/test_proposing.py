@@ -1,23 +1,14 @@
 """Proposals of a stream on the toy system: its sweeps run in this process, without Ray."""
 
-from __future__ import annotations
-
-import json
-import threading
-from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from nlgraft import api
-from nlgraft.analysis.data.stream import Step, Stream, append, open_streams, read_streams
-from nlgraft.analysis.policy.proposals import FRESH_SEEDS, LOOKS, Answer, stream_level
+from nlgraft.analysis.data.stream import Step, append, open_streams, read_streams
+from nlgraft.analysis.policy.proposals import FRESH_SEEDS, LOOKS, stream_level
 from nlgraft.basics.errors import NlgraftError, StudyError, TrialFailed
 from nlgraft.commands.ledger import try_proposal
-from nlgraft.commands.main import main
 from nlgraft.execution.events import Driver
 from nlgraft.execution.sweep import SweepOutcome
 from nlgraft.execution.trial_queue import TrialQueue
@@ -30,9 +21,11 @@ from nlgraft.study.data.design import cells
 from nlgraft.study.public import Study
 from nlgraft.study.reading.resolving import resolve_config
 from nlgraft.study.reading.system_import import load_system
+from tests.commands import json_of, nlgraft
+from tests.processes import at_once
 
 
-def sweep_here(run: Run, grant: Callable[[], Mapping[str, int]], note: Callable[[], str]) -> SweepOutcome:
+def sweep_here(run, grant, note):
     """Do what a sweep does, one trial after another in this process."""
     driver = Driver(run.on_event or (lambda _: None), grant=grant, splits=("dev",))
     queue = TrialQueue(run.study, run.store, list(run._cells), lambda _: None, driver, 1)
@@ -49,22 +42,21 @@ def sweep_here(run: Run, grant: Callable[[], Mapping[str, int]], note: Callable[
 
 
 @pytest.fixture
-def study(toy_document: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Study:
+def study(toy_document, monkeypatch):
     monkeypatch.setattr(Run, "sweep", sweep_here)
     toy_document["base"] |= {"noise": 0.1}
     return Study.from_dict(toy_document)
 
 
-def num_lines(log: Path, stage: str) -> int:
+def num_lines(log, stage):
     return log.read_text().split().count(stage)
 
 
-def test_what_gains_is_kept_and_measured_again_and_then_compared_with(study: Study, tmp_path: Path) -> None:
+def test_what_gains_is_kept_and_measured_again_and_then_compared_with(study, tmp_path):
     kept = api.propose(study, ["gain=1.0"])
     assert (kept.decision, kept.number, kept.against) == ("KEEP", 1, "baseline")
     assert kept.p is not None
     assert kept.p <= kept.level == stream_level(0, 0, 0.05)
-    assert kept.again is not None
     assert kept.again.mean == pytest.approx(10.0)
     assert len(kept.again.seeds) == FRESH_SEEDS
     assert not {*kept.again.seeds, *study.seeds} & {*kept.first.seeds}
@@ -84,7 +76,7 @@ def test_what_gains_is_kept_and_measured_again_and_then_compared_with(study: Stu
         api.propose(study, ["gain=2.0"], against="2")
 
 
-def test_a_proposal_has_one_level_and_one_answer(study: Study, tmp_path: Path) -> None:
+def test_a_proposal_has_one_level_and_one_answer(study, tmp_path):
     first = api.propose(study, ["gain=1.0", "noise=8"], max_seeds=3)
     assert first.decision == "MORE"
     assert len(first.first.seeds) == 3
@@ -102,8 +94,8 @@ def test_a_proposal_has_one_level_and_one_answer(study: Study, tmp_path: Path) -
     assert kinds == ["proposed", "decided", "measured"]
 
 
-def test_a_level_is_entered_before_anything_runs(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
-    def crash(*_: Any) -> None:
+def test_a_level_is_entered_before_anything_runs(study, monkeypatch):
+    def crash(*_):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as context:
@@ -115,10 +107,8 @@ def test_a_level_is_entered_before_anything_runs(study: Study, monkeypatch: pyte
     assert api.propose(study, ["gain=1.0"], against="baseline").level == stream_level(0, 0, 0.05)
 
 
-def test_a_kept_proposal_whose_second_measurement_was_cut_off_goes_on(
-    study: Study, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def crash_later(run: Run, *arguments: Any) -> SweepOutcome:
+def test_a_kept_proposal_whose_second_measurement_was_cut_off_goes_on(study, monkeypatch):
+    def crash_later(run, *arguments):
         if run.study.sequential is None:
             raise KeyboardInterrupt
         return sweep_here(run, *arguments)
@@ -132,13 +122,13 @@ def test_a_kept_proposal_whose_second_measurement_was_cut_off_goes_on(
     assert proposal.again is not None
 
 
-def test_a_second_measurement_that_fails_is_made_again(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail_later(run: Run, *arguments: Any) -> SweepOutcome:
+def test_a_second_measurement_that_fails_is_made_again(study, monkeypatch):
+    def fail_later(run, *arguments):
         if run.study.sequential is None:
             monkeypatch.setattr("sweep_toy.run_scores", fail)
         return sweep_here(run, *arguments)
 
-    def fail(_: Any) -> None:
+    def fail(_):
         raise OSError("disk full")
 
     with monkeypatch.context() as context:
@@ -151,7 +141,7 @@ def test_a_second_measurement_that_fails_is_made_again(study: Study, monkeypatch
     assert api.propose(study, ["gain=1.0"]).again is not None
 
 
-def test_a_failing_proposal_runs_once_more_and_is_then_discarded(study: Study) -> None:
+def test_a_failing_proposal_runs_once_more_and_is_then_discarded(study):
     first = api.propose(study, ["behaviour=raise"])
     assert (first.decision, first.has_failed) == ("MORE", True)
     assert "this arm cannot work" in first.reason
@@ -161,16 +151,14 @@ def test_a_failing_proposal_runs_once_more_and_is_then_discarded(study: Study) -
 
 
 @pytest.mark.parametrize("num", [LOOKS[0] - 1, LOOKS[-1] + 1])
-def test_numbers_of_seeds_that_no_proposal_gets_are_refused(study: Study, num: int) -> None:
+def test_numbers_of_seeds_that_no_proposal_gets_are_refused(study, num):
     with pytest.raises(NlgraftError, match=f"max_seeds: {num} given; a proposal gets 3 to 24 seeds"):
         api.propose(study, ["gain=1.0"], max_seeds=num)
     [option] = [param for param in try_proposal.params if param.name == "max_seeds"]
     assert option.type.to_info_dict().items() >= {"min": LOOKS[0], "max": LOOKS[-1]}.items()
 
 
-def test_what_never_decides_is_discarded_with_the_last_seed(
-    study: Study, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_never_decides_is_discarded_with_the_last_seed(study, monkeypatch):
     monkeypatch.setattr(
         "nlgraft.analysis.policy.proposals.decide",
         lambda gains, level, prior, limit: "DISCARD" if len(gains) >= limit else "MORE",
@@ -193,9 +181,7 @@ def test_what_never_decides_is_discarded_with_the_last_seed(
         (["upstream=3"], None),
     ],
 )
-def test_what_is_no_proposal_is_refused_and_has_no_level(
-    study: Study, changes: list[str], message: str | None
-) -> None:
+def test_what_is_no_proposal_is_refused_and_has_no_level(study, changes, message):
     if message is None:
         assert api.propose(study, changes, max_seeds=3).number == 1
         return
@@ -204,12 +190,10 @@ def test_what_is_no_proposal_is_refused_and_has_no_level(
     assert open_streams(api.open_store(study)).read().last == 0
 
 
-def test_a_difference_in_what_is_trained_once_is_refused(
-    toy_document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_difference_in_what_is_trained_once_is_refused(toy_document, monkeypatch):
     import sweep_toy
 
-    def trained_once(config: Any, *, seed: int, splits: tuple[str, ...]) -> StageGraph:
+    def trained_once(config, *, seed, splits):
         whole = sweep_toy.stage_graph(config, seed=seed, splits=splits).result
         training = whole.inputs["training"]
         upstream = replace(training.inputs["upstream"], seed=1)
@@ -227,7 +211,7 @@ def test_a_difference_in_what_is_trained_once_is_refused(
     assert shared.notes == ("upstream is trained once for all seeds: the answer is about that one",)
 
 
-def test_a_proposal_may_replace_a_section() -> None:
+def test_a_proposal_may_replace_a_section():
     whole = {"name": "a", "system": "trainables.lm_augmentation", "seeds": [1]}
     whole["data"] = {"downstream": {"corpus": "conlang", "train": 50, "dev": 5, "test": 5}}
     whole["base"] = {
@@ -245,15 +229,13 @@ def test_a_proposal_may_replace_a_section() -> None:
     assert resolve_config(pair, proposal_cell).model.dropout != 0.3
 
 
-def test_a_study_with_a_streams_seeds_is_refused(toy_document: dict[str, Any]) -> None:
+def test_a_study_with_a_streams_seeds_is_refused(toy_document):
     study = Study.from_dict(toy_document | {"seeds": [1, 3_000_000_007]})
     with pytest.raises(StudyError, match="3000000007 belongs to streams"):
         api.propose(study, ["gain=1.0"])
 
 
-def test_another_baseline_on_the_same_data_shares_the_levels_but_not_what_is_kept(
-    study: Study, toy_document: dict[str, Any]
-) -> None:
+def test_another_baseline_on_the_same_data_shares_the_levels_but_not_what_is_kept(study, toy_document):
     assert api.propose(study, ["gain=1.0"]).decision == "KEEP"
     toy_document["base"] |= {"steps": 5}
     other = api.propose(Study.from_dict(toy_document), ["gain=2.0"], max_seeds=3)
@@ -264,29 +246,24 @@ def test_another_baseline_on_the_same_data_shares_the_levels_but_not_what_is_kep
     assert [len(stream.proposals) for stream in read_streams(api.open_store(study)).values()] == [2, 1]
 
 
-def test_drivers_that_propose_at_once_get_different_levels(tmp_path: Path) -> None:
+def test_drivers_that_propose_at_once_get_different_levels(tmp_path):
     store = ArtifactStore.open(str(tmp_path / "store"))
 
-    def enter(name: str) -> None:
-        def step(stream: Stream) -> Step:
+    def enter(name):
+        def step(stream):
             number = len(stream.proposals) + 1
             return Step(kind="proposed", stream="s", number=number, config=name, level=1 / number)
 
         append(store, "s", step)
 
-    threads = [threading.Thread(target=enter, args=(f"c{index}",)) for index in range(12)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    names = [f"c{index}" for index in range(12)]
+    at_once(enter, names)
     proposals = read_streams(store)["s"].proposals
     assert sorted(proposals) == list(range(1, 13))
-    assert {proposal.entered.config for proposal in proposals.values()} == {
-        f"c{index}" for index in range(12)
-    }
+    assert {proposal.entered.config for proposal in proposals.values()} == {*names}
 
 
-def test_a_lost_record_counts_as_a_proposal(study: Study, tmp_path: Path) -> None:
+def test_a_lost_record_counts_as_a_proposal(study, tmp_path):
     for gain in ("1.0", "2.0"):
         api.propose(study, [f"gain={gain}"], against="baseline", max_seeds=3)
     entry = next((tmp_path / "store" / "streams" / "entries").rglob("00000001.json"))
@@ -296,8 +273,8 @@ def test_a_lost_record_counts_as_a_proposal(study: Study, tmp_path: Path) -> Non
     assert any("cannot be read" in note for note in proposal.notes)
 
 
-def test_the_answer_for_people(study: Study) -> None:
-    answer: Answer = api.propose(study, ["gain=1.0"])
+def test_the_answer_for_people(study):
+    answer = api.propose(study, ["gain=1.0"])
     text = "\n".join(answer.lines())
     assert text.startswith("KEEP: proposal 1 of toy, gain=1.0, against the baseline")
     assert "measured again on 5 fresh seeds: +10" in text
@@ -306,9 +283,7 @@ def test_the_answer_for_people(study: Study) -> None:
     assert "goes on" in repr(api.propose(study, ["steps=4", "noise=8"], max_seeds=3))
 
 
-def test_a_report_on_dev_comes_after_what_a_stream_saw_and_one_on_test_does_not(
-    study: Study, toy_document: dict[str, Any]
-) -> None:
+def test_a_report_on_dev_comes_after_what_a_stream_saw_and_one_on_test_does_not(study, toy_document):
     api.propose(study, ["gain=1.0"])
     claims = [
         {"better": "gain=1.0", "worse": "baseline", "metric": f"{split}/score", "source": "none"}
@@ -329,16 +304,17 @@ def test_a_report_on_dev_comes_after_what_a_stream_saw_and_one_on_test_does_not(
     assert seen[0].segments.digest == seen[-1].segments.digest
 
 
-def test_the_ledger_lists_streams(study: Study) -> None:
+def test_the_ledger_lists_streams(study, monkeypatch):
     api.propose(study, ["gain=1.0"])
     api.propose(study, ["steps=1"])
     place = ["--storage", study.storage.path]
-    listed = CliRunner().invoke(main, ["ledger", *place], env={"COLUMNS": "200"})
+    monkeypatch.setenv("COLUMNS", "200")
+    listed = nlgraft("ledger", *place)
     rows = [line.split() for line in listed.output.splitlines() if "KEEP" in line or "DISCARD" in line]
     assert [(row[0], row[3], row[4], row[5]) for row in rows] == [
         ("1", "gain=1.0", "baseline", "KEEP"),
         ("2", "steps=1", "1", "DISCARD"),
     ]
-    streams = json.loads(CliRunner().invoke(main, ["ledger", "--json", *place]).output)["streams"]
+    streams = json_of("ledger", "--json", *place)["streams"]
     assert [stream["kept"] for stream in streams] == [1]
     assert streams[0]["proposals"][0]["measured"]["gains"] == pytest.approx([10.0] * 5)

@@ -7,7 +7,7 @@ import logging
 import re
 import time
 import warnings
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Sequence, Sized
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ from nlgraft.stages.seq2seq_graph import TARGET
 from nlgraft.stages.shared_kinds import SIDE, TrainLanguageModelInputs
 from nlgraft.text.batches import Ragged
 from nlgraft.text.corpora import read_corpus
-from nlgraft.text.files import read_json, write_json
+from nlgraft.text.files import JoinedLines, chunks, read_json, write_json
 from nlgraft.text.word_tokenizers import TOKENIZER_FILE, learn_byte_tokenizer
 from nlgraft.training.causal_text import (
     LineEnds,
@@ -56,7 +56,7 @@ from nlgraft.training.loop import CURVES_FILE, TrainOutcome
 from nlgraft.training.seeds import derive_seed
 from nlgraft.training.step import RowsFirst, Training
 from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, ParameterGroup
-from nlgraft.training.views import Encoded, IntArray, surround
+from nlgraft.training.views import Encoded, IntArray, surround, write_encoded
 from nlgraft.vocab.tokenizers.directories import copy_settings, copy_tokenizer
 from nlgraft.vocab.tokenizers.encoding import (
     count_tokens,
@@ -244,25 +244,26 @@ def _evaluate(
 # Text and vocabularies of causal language models.
 
 
-def _sides(corpus: Path, split: str) -> list[list[str]]:
+def _sides(corpus: Path, split: str) -> list[Sequence[str]]:
     streams = read_corpus(corpus / split).streams()
     return [streams[role] for role in (TEXT, TARGET) if role in streams]
 
 
 def _over_sides(corpus: Path, split: str, measured: Callable[[str], Sized]) -> IntArray:
     """Measure every example of a split, ends of all its lines included, [N]."""
-    lengths = [[len(measured(line)) + 1 for line in side] for side in _sides(corpus, split)]
-    return np.array(lengths, dtype=np.int64).sum(0)
+    sides = _sides(corpus, split)
+    sizes = [np.fromiter((len(measured(line)) + 1 for line in side), np.int64) for side in sides]
+    return np.sum(sizes, axis=0)
 
 
-def lines_of(corpus: Path, split: str) -> list[str]:
+def lines_of(corpus: Path, split: str) -> Sequence[str]:
     """Read the lines of a split; those of targets, if it has any, follow those of sources."""
-    return [line for side in _sides(corpus, split) for line in side]
+    return JoinedLines(_sides(corpus, split))
 
 
-def bytes_of(lines: list[str]) -> IntArray:
+def bytes_of(lines: Sequence[str]) -> IntArray:
     """Measure lines in bytes of UTF-8, the end of each included, [N]."""
-    return np.array([len(line.encode()) + 1 for line in lines], dtype=np.int64)
+    return np.fromiter((len(line.encode()) + 1 for line in lines), np.int64)
 
 
 def learn_tokenizer(context: StageContext) -> None:
@@ -387,8 +388,9 @@ def encode(context: StageContext) -> None:
     _, inputs = ENCODED_LINES.read(context)
     encoder = text_encoder(inputs.tokenizer, load_vocabulary(inputs.tokenizer))
     for directory in sorted(path for path in inputs.corpus.iterdir() if path.is_dir()):
-        ids = Ragged.of(encoder(lines_of(inputs.corpus, directory.name)))
-        Encoded({TEXT: ids}).write(context.directory / f"{directory.name}.safetensors")
+        lines = lines_of(inputs.corpus, directory.name)
+        parts = ((TEXT, Ragged.of(encoder(chunk))) for chunk in chunks(lines))
+        write_encoded(context.directory / f"{directory.name}.safetensors", parts)
 
 
 # What a vocabulary makes of a text, how fast a model writes with it, and when it has caught up.

@@ -12,19 +12,14 @@ from numpy.typing import NDArray
 from nlgraft.basics.errors import DataError
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.frozen_states import FrozenStates
-from nlgraft.text.batches import Ragged
+from nlgraft.text.batches import Prepared, Ragged
 from nlgraft.text.tokenizers import PAD
 
 Rows = NDArray[np.int64]
 
 
-Stream = Ragged | FrozenStates
+Stream = Ragged | Prepared | FrozenStates
 """Token sequences as the model sees them, or the precomputed states of a frozen encoder on them."""
-
-
-def stream_lengths(stream: Stream) -> Rows:
-    """Measure every sequence of a stream, in tokens [N]."""
-    return np.diff(stream.offsets)
 
 
 def pack(stream: Stream, rows: Rows) -> Tokens:
@@ -59,7 +54,7 @@ class Inputs:
     @property
     def lengths(self) -> Rows:
         """Tokens of all sources of each example, [N]."""
-        return np.sum([stream_lengths(stream) for stream in self.sources], axis=0)
+        return np.sum([stream.lengths for stream in self.sources], axis=0)
 
     def pack(self, rows: Rows) -> tuple[list[Tokens], dict[str, Tokens]]:
         """Pack the sources and contexts of some examples, ``rows`` [B], each into tokens [B, T]."""

@@ -26,6 +26,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from nlgraft.basics.errors import HostFault, TrialFailed
 from nlgraft.execution.cluster import WorkerGroup
 from nlgraft.execution.cluster_watch import LOOKS, Losses, StallWatch, is_any_lost
+from nlgraft.execution.sweep_board import Mailbox
 from nlgraft.pipeline.execute import THREADS, RecordingReporter, execute_stage
 from nlgraft.pipeline.stage import KillReason, Reporter, Stage, TrialStopped, Worker
 from nlgraft.pipeline.store import StorePlace
@@ -40,53 +41,6 @@ _OTHERS_S = 2.0
 _PREEMPTION_POLL_S = 2.0
 _NODE_LABEL = "ray.io/node-id"
 _PREEMPTED = "a node of the group is about to be taken away"
-
-
-class _Mailbox:
-    """Messages between the workers of a group and the process that started it."""
-
-    def __init__(self) -> None:
-        self._members: dict[int, tuple[Any, str]] = {}
-        self._reports: list[tuple[str, int, dict[str, float]]] = []
-        self._stop_reason: str | None = None
-        self._end: tuple[Exception, str] | None = None
-        self._stacks: list[str] = []
-
-    def join(self, rank: int, world_size: int, worker: Any, node: str) -> None:
-        """Note a worker; it takes the place of that of an earlier group, perhaps a larger one."""
-        members = {number: member for number, member in self._members.items() if number < world_size}
-        self._members = members | {rank: (worker, node)}
-
-    def workers(self) -> list[Any]:
-        return [worker for worker, _ in self._members.values()]
-
-    def nodes(self) -> list[str]:
-        return [node for _, node in self._members.values()]
-
-    def post(self, stage: str, step: int, metrics: dict[str, float]) -> None:
-        self._reports.append((stage, step, metrics))
-
-    def drain(self) -> list[tuple[str, int, dict[str, float]]]:
-        reports, self._reports = self._reports, []
-        return reports
-
-    def request_stop(self, reason: str) -> None:
-        self._stop_reason = reason
-
-    def stop_reason(self) -> str | None:
-        return self._stop_reason
-
-    def post_end(self, end: Exception, detail: str) -> None:
-        self._end = self._end or (end, detail)  # what others raise follows from the first
-
-    def end(self) -> tuple[Exception, str] | None:
-        return self._end
-
-    def add_stacks(self, stacks: str) -> None:
-        self._stacks.append(stacks)
-
-    def stacks(self) -> list[str]:
-        return self._stacks
 
 
 class _MailReporter:
@@ -207,7 +161,7 @@ def run_on_workers(
     while True:
         # On this node: losing another one must cost no more than its workers.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        mailbox: Any = cast(Any, ray.remote(_Mailbox)).options(num_cpus=0, scheduling_strategy=here).remote()
+        mailbox: Any = cast(Any, ray.remote(Mailbox)).options(num_cpus=0, scheduling_strategy=here).remote()
         # Lost workers are counted here and not by Train, which would retry an error of the stage as well.
         trainer = _new_trainer(stage, place, group, mailbox, losses.number, faulty)
         failure = _fit(trainer, reporter, mailbox, report_waiting)

@@ -1,4 +1,4 @@
-"""What trials and their driver share, as an actor; apart from `trainable`, so that it loads no ray.tune."""
+"""What processes share as actors; apart from what they run, so that no actor loads ray.tune or torch."""
 
 from __future__ import annotations
 
@@ -210,3 +210,60 @@ class DriverBoard:
         """End the board: Tune keeps its handle for as long as this process is connected to Ray."""
         with suppress(RayError):
             ray.kill(self.actor)
+
+
+class Mailbox:
+    """Messages between the workers of a group and the process that started it."""
+
+    def __init__(self) -> None:
+        self._members: dict[int, tuple[Any, str]] = {}
+        self._reports: list[tuple[str, int, dict[str, float]]] = []
+        self._stop_reason: str | None = None
+        self._end: tuple[Exception, str] | None = None
+        self._stacks: list[str] = []
+
+    def join(self, rank: int, world_size: int, worker: Any, node: str) -> None:
+        """Note a worker; it takes the place of that of an earlier group, perhaps a larger one."""
+        members = {number: member for number, member in self._members.items() if number < world_size}
+        self._members = members | {rank: (worker, node)}
+
+    def workers(self) -> list[Any]:
+        """List the workers."""
+        return [worker for worker, _ in self._members.values()]
+
+    def nodes(self) -> list[str]:
+        """List the nodes of the workers, one for each."""
+        return [node for _, node in self._members.values()]
+
+    def post(self, stage: str, step: int, metrics: dict[str, float]) -> None:
+        """Keep a report of the first worker."""
+        self._reports.append((stage, step, metrics))
+
+    def drain(self) -> list[tuple[str, int, dict[str, float]]]:
+        """Take the reports since the last call."""
+        reports, self._reports = self._reports, []
+        return reports
+
+    def request_stop(self, reason: str) -> None:
+        """Ask all workers to stop."""
+        self._stop_reason = reason
+
+    def stop_reason(self) -> str | None:
+        """Tell why they are to stop; None to go on."""
+        return self._stop_reason
+
+    def post_end(self, end: Exception, detail: str) -> None:
+        """Note how a worker ended, and its traceback or node."""
+        self._end = self._end or (end, detail)  # what others raise follows from the first
+
+    def end(self) -> tuple[Exception, str] | None:
+        """Tell how the group ended; None while it has not."""
+        return self._end
+
+    def add_stacks(self, stacks: str) -> None:
+        """Keep where a worker stands still."""
+        self._stacks.append(stacks)
+
+    def stacks(self) -> list[str]:
+        """List where the workers stand still."""
+        return self._stacks

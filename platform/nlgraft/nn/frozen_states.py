@@ -8,8 +8,6 @@ Shape letters: B sentences, T tokens, H width of the encoder, L layers that the 
 
 from __future__ import annotations
 
-import json
-import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -18,10 +16,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from nlgraft.basics.errors import ContractError, StoreError
+from nlgraft.basics.errors import ContractError
 from nlgraft.nn.batch import Tokens, truncate_middle
 from nlgraft.nn.context_config import Precision
 from nlgraft.nn.contextual import Context, ContextualEmbedding
+from nlgraft.text.mapped_arrays import header_of, read_mapped
 
 _DTYPES: dict[Precision, tuple[str, str]] = {
     "fp16": ("F16", "<f2"),
@@ -95,23 +94,18 @@ class FrozenStates:
     """
 
     def __init__(self, path: Path) -> None:
-        try:
-            with path.open("rb") as file:
-                # safetensors: the header's length, a JSON header, raw bytes. Its loaders would copy them.
-                (size,) = struct.unpack("<Q", file.read(8))
-                header = json.loads(file.read(size))
-            start, stop = header["offsets"]["data_offsets"]
-            whole = np.memmap(path, mode="r", offset=8 + size)
-            self.offsets: npt.NDArray[np.int64] = np.frombuffer(whole[start:stop], dtype="<i8")
-            start, stop = header["states"]["data_offsets"]
-            dtype = dict(_DTYPES.values())[header["states"]["dtype"]]
-            self.is_bf16 = dtype == _DTYPES["bf16"][1]
-            self.states = np.frombuffer(whole[start:stop], dtype=dtype).reshape(header["states"]["shape"])
-        except (OSError, ValueError, KeyError, struct.error) as error:
-            raise StoreError(f"{path} holds no frozen states ({error}): run its stage again") from error
+        arrays = read_mapped(path, "frozen states", "offsets", "states")
+        self.offsets: npt.NDArray[np.int64] = arrays["offsets"]
+        self.states = arrays["states"]
+        self.is_bf16 = self.states.dtype == _DTYPES["bf16"][1]
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """Tokens of every sentence, [N]."""
+        return np.diff(self.offsets)
 
     def tokens(self, rows: Sequence[int]) -> Tokens:
         """Make tokens with the layers [L, B, T, H] of some sentences; their ids are zero and not used."""
@@ -180,20 +174,11 @@ def _create(
 ) -> np.memmap:
     name, dtype = _DTYPES[precision]
     shape = (int(offsets[-1]), num_layers, width)
-    middle = offsets.nbytes
-    end = middle + int(np.prod(shape)) * np.dtype(dtype).itemsize
-    header = json.dumps(
-        {
-            "offsets": {"dtype": "I64", "shape": [len(offsets)], "data_offsets": [0, middle]},
-            "states": {"dtype": name, "shape": list(shape), "data_offsets": [middle, end]},
-        }
-    ).encode()
-    # Aligned to 8 bytes, as safetensors' own writer does.
-    header += b" " * (-len(header) % 8)
+    header, places = header_of({"offsets": ("I64", offsets.shape), "states": (name, shape)})
     with path.open("wb") as file:
-        file.write(struct.pack("<Q", len(header)) + header + offsets.astype("<i8").tobytes())
-        file.truncate(8 + len(header) + end)
+        file.write(header + offsets.astype("<i8").tobytes())
+        file.truncate(places["states"] + int(np.prod(shape)) * np.dtype(dtype).itemsize)
     # An empty array cannot be memory mapped.
     if not shape[0]:
         return np.memmap(path, dtype=np.uint8, mode="r+")
-    return np.memmap(path, dtype=dtype, mode="r+", offset=8 + len(header) + middle, shape=shape)
+    return np.memmap(path, dtype=dtype, mode="r+", offset=places["states"], shape=shape)

@@ -8,14 +8,15 @@ workers: a global batch is formed first, then its rows are distributed over the 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nlgraft.basics.errors import DataError
-from nlgraft.text.tokenizers import PAD
+from nlgraft.text.corpus_config import PAD
 
 IntArray = NDArray[np.int64]
 
@@ -37,10 +38,12 @@ class Ragged:
 
     @staticmethod
     def of(sequences: Iterable[Sequence[int]]) -> Ragged:
-        """Put sequences of ids end to end."""
-        rows = [np.asarray(row, dtype=np.int32) for row in sequences]
-        offsets = np.cumsum([0, *map(len, rows)])
-        return Ragged(np.concatenate(rows) if rows else np.zeros(0, dtype=np.int32), offsets)
+        """Put sequences of ids end to end, one at a time, so that they may come from an iterator."""
+        values, offsets = bytearray(), array("q", [0])
+        for row in sequences:
+            values += np.asarray(row, dtype=np.int32).tobytes()
+            offsets.append(offsets[-1] + len(row))
+        return Ragged(np.frombuffer(values, dtype=np.int32), np.frombuffer(offsets, dtype=np.int64))
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -82,6 +85,29 @@ class Ragged:
         return ids, valid
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """Sequences that are made of others for the rows that are asked for: nothing is copied beforehand.
+
+    Attributes:
+        lengths: Length of every sequence, [N].
+        make: Makes some of them from their row numbers [B].
+    """
+
+    lengths: NDArray[np.integer]
+    make: Callable[[IntArray], Ragged]
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def padded(self, rows: IntArray) -> tuple[IntArray, NDArray[np.bool_]]:
+        """Pack chosen sequences [B] into a rectangle, as those of a ``Ragged``."""
+        return self.make(rows).padded(np.arange(len(rows)))
+
+    def __iter__(self) -> Iterator[NDArray[np.int32]]:
+        return iter(self.make(np.arange(len(self))))
+
+
 class LengthBatches:
     """Batches of a budget from examples of similar length on every side.
 
@@ -94,7 +120,7 @@ class LengthBatches:
 
     def __init__(
         self,
-        lengths: IntArray,
+        lengths: NDArray[np.integer],
         budget: int,
         seed: int,
         *,
@@ -116,8 +142,9 @@ class LengthBatches:
         Raises:
             DataError: There are no examples, or the budget is not positive.
         """
-        lengths = np.asarray(lengths, dtype=np.int64)
-        self.lengths: IntArray = lengths[:, None] if lengths.ndim == 1 else lengths
+        # Half the memory of the default type: there may be tens of millions of them.
+        lengths = np.asarray(lengths, dtype=np.int32)
+        self.lengths = lengths[:, None] if lengths.ndim == 1 else lengths
         if self.lengths.shape[0] == 0:
             raise DataError("no examples to make batches from")
         if budget < 1:
@@ -130,7 +157,10 @@ class LengthBatches:
     def epoch(self, index: int) -> list[IntArray]:
         """Return the example ids of every batch of an epoch (counted from 0), in training order."""
         rng = np.random.default_rng([self.seed, index])
-        batches = self._divide(self.lengths + rng.random(self.lengths.shape) * self.noise)
+        keys = rng.random(self.lengths.shape)
+        keys *= self.noise
+        keys += self.lengths
+        batches = self._divide(keys)
         return [batches[number] for number in rng.permutation(len(batches))]
 
     def in_order(self) -> list[IntArray]:
@@ -138,7 +168,7 @@ class LengthBatches:
         batches = self._divide(self.lengths)
         return sorted(batches, key=lambda batch: -int(self.lengths[batch].max()))
 
-    def _divide(self, keys: NDArray[np.int64] | NDArray[np.float64]) -> list[IntArray]:
+    def _divide(self, keys: NDArray[np.integer] | NDArray[np.float64]) -> list[IntArray]:
         longest = self.lengths.max(axis=1)
         needed = len(longest) if self.is_by_count else longest.sum() / _FILL
         batches: list[IntArray] = []
@@ -147,7 +177,7 @@ class LengthBatches:
         while waiting:
             rows, parts = waiting.pop()
             most = self.lengths[rows].max(axis=0)
-            taken = len(rows) * (1 if self.is_by_count else most.max())
+            taken = len(rows) * (1 if self.is_by_count else int(most.max()))
             if len(rows) == 1 or taken <= self.budget:
                 batches.append(rows)
                 continue
@@ -166,6 +196,6 @@ class LengthBatches:
         return batches
 
 
-def batches_of(lengths: IntArray, budget: int | LengthBatches, seed: int) -> LengthBatches:
+def batches_of(lengths: NDArray[np.integer], budget: int | LengthBatches, seed: int) -> LengthBatches:
     """Make batches of a number of padded positions, or return the given ones."""
     return budget if isinstance(budget, LengthBatches) else LengthBatches(lengths, budget, seed)

@@ -11,13 +11,17 @@ import gzip
 import io
 import json
 import logging
+import shutil
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import compress, islice
+from itertools import chain, compress, islice
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from nlgraft.basics.errors import DataError, StoreError, nearest
 from nlgraft.text import hub
@@ -32,7 +36,18 @@ from nlgraft.text.corpus_config import (
     TextFiles,
     WordRule,
 )
-from nlgraft.text.files import Lines, has_text, open_file, read_lines, unreadable, write_json
+from nlgraft.text.files import (
+    JoinedLines,
+    Lines,
+    LineSpool,
+    StoredLines,
+    has_text,
+    open_file,
+    read_lines,
+    spooled,
+    unreadable,
+    write_json,
+)
 from nlgraft.text.hub import as_line
 
 # Checks of the labels of classification data, before anything is trained.
@@ -128,20 +143,20 @@ class Selected:
 
 @dataclass(frozen=True)
 class Corpus:
-    """One split: example n is line n of every stream.
+    """One split: example n is line n of every stream, each in memory or read from a file at need.
 
     Attributes:
-        sources: One list of lines per source, at least one.
+        sources: One sequence of lines per source, at least one.
         target: Target lines, or None.
         labels: Class labels, or None.
         documents: Document ids, or None; equal neighbouring ids make a document.
         selected: Selection of the examples; None for text that is used whole.
     """
 
-    sources: list[list[str]]
-    target: list[str] | None = None
-    labels: list[str] | None = None
-    documents: list[str] | None = None
+    sources: Sequence[Sequence[str]]
+    target: Sequence[str] | None = None
+    labels: Sequence[str] | None = None
+    documents: Sequence[str] | None = None
     selected: Selected | None = None
 
     def __post_init__(self) -> None:
@@ -155,18 +170,24 @@ class Corpus:
     def __len__(self) -> int:
         return len(self.sources[0])
 
-    def streams(self) -> dict[str, list[str]]:
+    def streams(self) -> dict[str, Sequence[str]]:
         """Map role to lines, ``source 0``, ``target``, ``label``, ``document``, absent ones left out."""
-        named: dict[str, list[str] | None] = {f"source {i}": lines for i, lines in enumerate(self.sources)}
+        named: dict[str, Sequence[str] | None] = {
+            f"source {i}": lines for i, lines in enumerate(self.sources)
+        }
         named |= {"target": self.target, "label": self.labels, "document": self.documents}
         return {role: lines for role, lines in named.items() if lines is not None}
 
-    def sides(self) -> dict[str, list[str]]:
+    def sides(self) -> dict[str, Sequence[str]]:
         """Name the text by role: sources and target, but no labels or document ids."""
         return {role: lines for role, lines in self.streams().items() if role not in ("label", "document")}
 
     def text(self, *roles: str) -> list[str]:
-        """List the lines of some roles, one role after the other; without roles those of all sides.
+        """List the lines of some roles, as ``lines`` does, in memory."""
+        return [*self.lines(*roles)]
+
+    def lines(self, *roles: str) -> Sequence[str]:
+        """Join the lines of some roles, one role after the other; without roles those of all sides.
 
         Raises:
             DataError: The corpus lacks a role.
@@ -174,14 +195,14 @@ class Corpus:
         streams = self.streams()
         if missing := [role for role in roles if role not in streams]:
             raise DataError(f"no text of {', '.join(missing)}; the corpus has: {', '.join(streams)}")
-        return [line for role in roles or self.sides() for line in streams[role]]
+        return JoinedLines(streams[role] for role in roles or self.sides())
 
-    def lengths(self) -> list[list[int]]:
+    def lengths(self) -> NDArray[np.int32]:
         """Measure the lines of every side in characters, [sides, N]."""
-        return [[len(line) for line in side] for side in self.sides().values()]
+        return np.stack([np.fromiter(map(len, side), np.int32, len(side)) for side in self.sides().values()])
 
     @staticmethod
-    def from_streams(streams: Mapping[str, list[str]], selected: Selected | None = None) -> Corpus:
+    def from_streams(streams: Mapping[str, Sequence[str]], selected: Selected | None = None) -> Corpus:
         """Build a corpus from lines by role, as ``streams`` returns them."""
         return Corpus(
             sources=[lines for role, lines in streams.items() if role.startswith("source ")],
@@ -227,7 +248,7 @@ def load_split_files(config: _FileBased, split: str, files: TextFiles) -> Corpus
     return _select(config, split, *_read(files, config.max_line_chars, split))
 
 
-def _read(files: TextFiles, max_line_chars: int, split: str) -> tuple[dict[str, list[str]], int]:
+def _read(files: TextFiles, max_line_chars: int, split: str) -> tuple[dict[str, Sequence[str]], int]:
     if files.table is not None:
         return read_table(files.table, files.streams(), max_line_chars)
     if tables := [path for path in dict.fromkeys(files.streams().values()) if table_suffix(path)]:
@@ -255,15 +276,15 @@ def _read(files: TextFiles, max_line_chars: int, split: str) -> tuple[dict[str, 
     )
 
 
-def _cut(streams: dict[str, list[str]], most: int) -> tuple[dict[str, list[str]], int]:
+def _cut(streams: dict[str, Sequence[str]], most: int) -> tuple[dict[str, Sequence[str]], int]:
     num_cut = sum(len(line) > most for lines in streams.values() for line in lines)
-    return {role: [line[:most] for line in lines] for role, lines in streams.items()}, num_cut
+    return {role: spooled(line[:most] for line in lines) for role, lines in streams.items()}, num_cut
 
 
 def _select(
     config: FilesConfig | HuggingFaceConfig | SacreBleuConfig,
     split: str,
-    streams: dict[str, list[str]],
+    streams: dict[str, Sequence[str]],
     num_cut: int,
 ) -> Corpus:
     if num_cut:
@@ -273,13 +294,15 @@ def _select(
         _LOG.info("%s: %d sources truncated to %d words", split, num_long, config.max_source_words)
         num_cut += num_long
     keep = _kept(config.keep, streams)
-    num_kept = sum(keep)
+    num_kept = keep.count(True)
     if num_kept == 0:
         raise DataError(f"{split}: keep selects none of {len(keep)} examples; check keep.words and keep.has")
     # A further test set, test_NAME, has the limit of test.
     limit = getattr(config.limits, split.partition("_")[0])
-    used = {role: list(islice(compress(lines, keep), limit)) for role, lines in streams.items()}
     num_used = num_kept if limit is None else min(limit, num_kept)
+    used = streams
+    if num_used < len(keep):
+        used = {role: spooled(islice(compress(lines, keep), limit)) for role, lines in streams.items()}
     corpus = Corpus.from_streams(used, Selected(len(keep), num_kept, num_used, num_cut))
     if problems := [*_useless(corpus, is_trained_on=split == "train")]:
         raise DataError("\n".join(f"{split}: {problem}" for problem in problems))
@@ -302,22 +325,21 @@ def _useless(corpus: Corpus, *, is_trained_on: bool) -> Iterator[str]:
             yield f"all {len(corpus)} examples have the same {side}, {line!r}; give text that differs"
 
 
-def _first_words(streams: dict[str, list[str]], most: int) -> tuple[dict[str, list[str]], int]:
+def _first_words(streams: dict[str, Sequence[str]], most: int) -> tuple[dict[str, Sequence[str]], int]:
     num_long, cut = 0, dict(streams)
     for role in (role for role in streams if role.startswith("source ")):
-        words = [line.split() for line in streams[role]]
-        num_long += sum(len(line_words) > most for line_words in words)
-        cut[role] = [
-            line if len(line_words) <= most else " ".join(line_words[:most])
-            for line, line_words in zip(streams[role], words, strict=True)
-        ]
+        num_long += sum(len(line.split()) > most for line in streams[role])
+        cut[role] = spooled(
+            line if len(words := line.split()) <= most else " ".join(words[:most]) for line in streams[role]
+        )
     return cut, num_long
 
 
-def _kept(rule: WordRule | None, streams: Mapping[str, list[str]]) -> list[bool]:
+def _kept(rule: WordRule | None, streams: Mapping[str, Sequence[str]]) -> bytes:
+    """Say of each example if it is kept: 1 or 0."""
     if rule is None:
-        return [True] * len(next(iter(streams.values())))
-    return [rule.keeps(line) for line in streams["source 0"]]
+        return b"\1" * len(next(iter(streams.values())))
+    return bytes(map(rule.keeps, streams["source 0"]))
 
 
 @dataclass(frozen=True)
@@ -346,9 +368,7 @@ def corpus_report(corpora: Mapping[str, Corpus]) -> dict[str, SplitReport]:
 
     Exact duplicates are counted, never removed.
     """
-    train = corpora.get("train")
-    seen = set(_examples(train)) if train else set()
-    seen_sources = {tuple(row) for row in zip(*train.sources, strict=True)} if train else set()
+    seen, seen_sources = _in_train(corpora, _examples), _in_train(corpora, _sources)
     reports = {}
     for split, corpus in corpora.items():
         sides = corpus.sides()
@@ -358,9 +378,7 @@ def corpus_report(corpora: Mapping[str, Corpus]) -> dict[str, SplitReport]:
             num_empty_lines=sum(not line.strip() for lines in sides.values() for line in lines),
             num_words={role: sum(len(line.split()) for line in lines) for role, lines in sides.items()},
             num_in_train=0 if is_train else sum(row in seen for row in _examples(corpus)),
-            num_sources_in_train=0
-            if is_train
-            else sum(tuple(row) in seen_sources for row in zip(*corpus.sources, strict=True)),
+            num_sources_in_train=0 if is_train else sum(row in seen_sources for row in _sources(corpus)),
             selected=corpus.selected,
         )
     return reports
@@ -371,8 +389,22 @@ def report_json(reports: Mapping[str, SplitReport]) -> dict[str, Any]:
     return {split: asdict(report) for split, report in reports.items()}
 
 
-def _examples(corpus: Corpus) -> Iterable[tuple[str, ...]]:
+_Rows = Iterable[tuple[str, ...]]
+
+
+def _in_train(corpora: Mapping[str, Corpus], rows: Callable[[Corpus], _Rows]) -> set[tuple[str, ...]]:
+    """Find the rows of the other splits that train has, too; those of train may be more than memory holds."""
+    others = (rows(corpus) for split, corpus in corpora.items() if split != "train")
+    train = rows(corpora["train"]) if "train" in corpora else ()
+    return set(chain.from_iterable(others)).intersection(train)
+
+
+def _examples(corpus: Corpus) -> _Rows:
     return zip(*corpus.sides().values(), strict=True)
+
+
+def _sources(corpus: Corpus) -> _Rows:
+    return zip(*corpus.sources, strict=True)
 
 
 def write_corpus(corpus: Corpus, directory: Path) -> None:
@@ -384,30 +416,34 @@ def write_corpus(corpus: Corpus, directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     streams = corpus.streams()
     for role, lines in streams.items():
-        for number, line in enumerate(lines, start=1):
-            if "\n" in line:
-                raise DataError(f"{role}, line {number}: a line feed inside a line; replace it by a space")
-        try:
-            content = "".join(f"{line}\n" for line in lines).encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise DataError(
-                f"{role}: {error}; the text holds a lone surrogate, which UTF-8 cannot encode"
-            ) from error
-        (directory / stream_file(role)).write_bytes(content)
+        if isinstance(lines, StoredLines):
+            shutil.copyfile(lines.path, directory / stream_file(role))
+            continue
+        with (directory / stream_file(role)).open("wb") as file:
+            for number, line in enumerate(lines, start=1):
+                where = f"{role}, line {number}"
+                if "\n" in line:
+                    raise DataError(f"{where}: a line feed inside a line; replace it by a space")
+                try:
+                    file.write(f"{line}\n".encode())
+                except UnicodeEncodeError as error:
+                    raise DataError(
+                        f"{where}: {error}; the text holds a lone surrogate, which UTF-8 cannot encode"
+                    ) from error
     selected = asdict(corpus.selected) if corpus.selected else None
     document = {"format": _FORMAT, "examples": len(corpus), "streams": list(streams), "selected": selected}
     write_json(directory / "corpus.json", document)
 
 
 def read_corpus(directory: Path) -> Corpus:
-    """Read a corpus that ``write_corpus`` wrote.
+    """Read a corpus that ``write_corpus`` wrote; its lines are read from its files when they are asked for.
 
     Raises:
         StoreError: A file is missing or disagrees with ``corpus.json``.
     """
     try:
         document = json.loads((directory / "corpus.json").read_text(encoding="utf-8"))
-        streams = {role: _stored_lines(directory / stream_file(role)) for role in document["streams"]}
+        streams = {role: StoredLines(directory / stream_file(role)) for role in document["streams"]}
     except (OSError, ValueError, KeyError) as error:
         raise StoreError(f"{directory}: not a corpus ({error})") from error
     wrong = [role for role, lines in streams.items() if len(lines) != document["examples"]]
@@ -419,11 +455,6 @@ def read_corpus(directory: Path) -> Corpus:
 def stream_file(role: str) -> str:
     """Name the file of a role in a stored corpus: ``source-0.txt``."""
     return role.replace(" ", "-") + ".txt"
-
-
-def _stored_lines(path: Path) -> list[str]:
-    content = path.read_bytes().decode("utf-8")  # read_text would turn a lone carriage return into a line end
-    return content.split("\n")[:-1]
 
 
 # Text in columns: CSV, TSV and JSON lines, plain or gzip, UTF-8.
@@ -443,7 +474,7 @@ def table_suffix(path: str) -> str | None:
 
 def read_table(
     path: str, columns: Mapping[str, str], max_line_chars: int
-) -> tuple[dict[str, list[str]], int]:
+) -> tuple[dict[str, Sequence[str]], int]:
     """Read columns of a table; line feeds inside a cell become spaces, since an example is a line.
 
     CSV may be quoted, TSV is taken as it is. The first row holds the names of the columns, unless all columns
@@ -464,23 +495,25 @@ def read_table(
     if suffix is None:
         raise DataError(f"{path}: a table ends in .csv, .tsv or .jsonl (or these with .gz); rename the file")
     read = _json_cells if suffix == JSON_LINES else _csv_cells
-    cells: list[list[str]] = []
+    spools = {role: LineSpool() for role in columns}
+    num_cut = 0
     try:
         with open_file(path) as file:
             text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
-            cells = [*read(text, path, [*columns.values()])]
+            for row in read(text, path, [*columns.values()]):
+                for spool, cell in zip(spools.values(), row, strict=True):
+                    num_cut += len(cell) > max_line_chars
+                    spool.append(cell[:max_line_chars])
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8 ({error}); convert it, e.g. with iconv -t UTF-8") from error
     except (csv.Error, gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(f"{path}: cannot be read as {suffix[1:]} ({error})") from error
     except OSError as error:
         raise DataError(unreadable(path, error)) from error
-    if not cells:
+    lines = {role: spool.lines() for role, spool in spools.items()}
+    if not any(lines.values()):
         raise DataError(f"{path}: no rows; give a table with a row per example")
-    num_cut = sum(len(cell) > max_line_chars for row in cells for cell in row)
-    return {
-        role: [row[index][:max_line_chars] for row in cells] for index, role in enumerate(columns)
-    }, num_cut
+    return lines, num_cut
 
 
 def _csv_cells(text: io.TextIOWrapper, path: str, columns: list[str]) -> Iterator[list[str]]:

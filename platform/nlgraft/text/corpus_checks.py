@@ -197,10 +197,15 @@ def round_trip_bleu(restored: Sequence[str], lines: Sequence[str]) -> float:
 
 def vocabulary_warning(config: LearnedTokenizerConfig, lines: Sequence[str]) -> str | None:
     """Warn of a vocabulary that is larger than the number of distinct words and characters of its text."""
-    words = {word for line in lines for word in line.split()}
-    characters = {character for word in words for character in word}
-    if config.vocab_size <= len(words) + len(characters) + len(SPECIAL_PIECES) + len(config.special_tokens):
-        return None
+    words: set[str] = set()
+    characters: set[str] = set()
+    for line in lines:
+        new = set(line.split()) - words
+        words |= new
+        characters.update(*new)
+        reserved = len(SPECIAL_PIECES) + len(config.special_tokens)
+        if config.vocab_size <= len(words) + len(characters) + reserved:
+            return None
     return (
         f"vocab_size is {config.vocab_size}, but the training text has only {len(words)} distinct words and "
         f"{len(characters)} characters: the tokenizer will be smaller, or most of its pieces occur once; "

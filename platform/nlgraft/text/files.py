@@ -11,12 +11,18 @@ import json
 import os
 import select
 import zlib
-from collections.abc import Iterable, Iterator
+from abc import abstractmethod
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, chain, islice
+from operator import eq
 from pathlib import Path
-from typing import IO, Annotated, Any, cast
+from tempfile import TemporaryDirectory
+from typing import IO, Annotated, Any, cast, overload
 
 from pydantic import AfterValidator, ValidationInfo
 
@@ -47,6 +53,12 @@ _PIPE_WAIT_S = 10
 """Time within which somebody must write to a named pipe."""
 
 
+_MOST_CHARS = 1 << 25
+"""Characters that are collected in memory; more lines go into a temporary file."""
+_CHUNK_LINES = 10_000
+"""Lines that are worked on at once: bounds memory, changes no result."""
+
+
 @dataclass(frozen=True)
 class Lines:
     """Lines of one file.
@@ -56,8 +68,130 @@ class Lines:
         num_cut: Lines that exceeded the limit and were truncated.
     """
 
-    lines: list[str]
+    lines: Sequence[str]
     num_cut: int
+
+
+class _Lines(Sequence[str]):
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        numbers = range(len(self))[index]
+        if isinstance(numbers, int):
+            return self._line(numbers)
+        # The first lines need no index of all.
+        is_start = numbers.start == 0 and numbers.step == 1
+        return [*islice(self, len(numbers))] if is_start else [self._line(number) for number in numbers]
+
+    @abstractmethod
+    def _line(self, number: int) -> str: ...
+
+
+class StoredLines(_Lines):
+    """Lines of a UTF-8 file, each with a line feed at its end, that are read when they are asked for.
+
+    Going through them takes no memory. The file must stay as long as they are used.
+
+    Attributes:
+        path: The file.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+
+    def __init__(self, path: Path, keeper: object = None) -> None:
+        """Count the lines of a file; ``keeper``, such as its temporary directory, lives as long."""
+        self.path, self._keeper = path, keeper
+        with path.open("rb") as file:
+            self._count = sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[str]:
+        with self.path.open("rb") as file:
+            for line in file:
+                yield line[:-1].decode()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and len(self) == len(other) and all(map(eq, self, other))
+
+    @cached_property
+    def _starts(self) -> array[int]:
+        with self.path.open("rb") as file:
+            return array("q", accumulate(map(len, file), initial=0))
+
+    def _line(self, number: int) -> str:
+        with self.path.open("rb") as file:
+            file.seek(self._starts[number])
+            return file.readline()[:-1].decode()
+
+
+class JoinedLines(_Lines):
+    """Lines of several sequences, one sequence after the other."""
+
+    def __init__(self, parts: Iterable[Sequence[str]]) -> None:
+        self._parts = [*parts]
+
+    def __len__(self) -> int:
+        return sum(map(len, self._parts))
+
+    def __iter__(self) -> Iterator[str]:
+        return chain.from_iterable(self._parts)
+
+    def _line(self, number: int) -> str:
+        return next(islice(self, number, None))
+
+
+class LineSpool:
+    """Collects lines that follow one another, in memory, or in a temporary file where they are many."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._num_chars = 0
+        self._directory: TemporaryDirectory[str] | None = None
+
+    def append(self, line: str) -> None:
+        """Add a line, which has no line feed."""
+        self._lines.append(line)
+        self._num_chars += len(line)
+        if self._num_chars > _MOST_CHARS:
+            self._write()
+
+    def lines(self) -> Sequence[str]:
+        """Return all lines; none may follow."""
+        if self._directory is None:
+            return self._lines
+        return StoredLines(self._write(), self._directory)
+
+    def _write(self) -> Path:
+        self._directory = self._directory or TemporaryDirectory(prefix="nlgraft-lines-")
+        path = Path(self._directory.name, "lines.txt")
+        with path.open("ab") as file:
+            file.writelines(f"{line}\n".encode() for line in self._lines)
+        self._lines, self._num_chars = [], 0
+        return path
+
+
+def spooled(lines: Iterable[str]) -> Sequence[str]:
+    """Collect lines from an iterator; where they are many, a temporary file holds them."""
+    spool = LineSpool()
+    for line in lines:
+        spool.append(line)
+    return spool.lines()
+
+
+def chunks(lines: Iterable[str]) -> Iterator[list[str]]:
+    """Take lines in lists of some thousand, so that what is made of them is never in memory whole.
+
+    The first list is there even without any line.
+    """
+    iterator = iter(lines)
+    yield [*islice(iterator, _CHUNK_LINES)]
+    while chunk := [*islice(iterator, _CHUNK_LINES)]:
+        yield chunk
 
 
 def read_lines(path: str, max_line_chars: int) -> Lines:
@@ -156,9 +290,8 @@ def _open_named_pipe(path: str, flags: int) -> int:
 
 
 def _split(file: IO[bytes], path: str, max_line_chars: int) -> Lines:
-    lines: list[str] = []
-    num_cut = 0
-    offset = 0
+    lines = LineSpool()
+    number = num_cut = offset = 0
     # Room for one character more than allowed, which shows that a line is too long.
     most = (max_line_chars + 2) * _BYTES_PER_CHAR + len(_BOM)
     while raw := file.readline(most):
@@ -169,22 +302,23 @@ def _split(file: IO[bytes], path: str, max_line_chars: int) -> Lines:
             rest = file.readline(most)
             offset += len(rest)
             is_whole = rest.endswith(b"\n") or len(rest) < most
-        if not lines and raw.startswith(_BOM):
+        if not number and raw.startswith(_BOM):
             raw = raw[len(_BOM) :]
             start += len(_BOM)
             if not raw:  # a file of nothing but the mark
                 break
-        text = _decode(raw, start, offset, f"{path}, line {len(lines) + 1}")
+        number += 1
+        text = _decode(raw, start, offset, f"{path}, line {number}")
         if "\0" in text:
             raise DataError(
-                f"{path}, line {len(lines) + 1}: a NUL character, which no text has; if the file is UTF-16, "
+                f"{path}, line {number}: a NUL character, which no text has; if the file is UTF-16, "
                 "convert it with iconv -f UTF-16LE -t UTF-8"
             )
         if len(text) > max_line_chars:
             num_cut += 1
             text = text[:max_line_chars]
         lines.append(text)
-    return Lines(lines, num_cut)
+    return Lines(lines.lines(), num_cut)
 
 
 def _decode(raw: bytes, start: int, end: int, where: str) -> str:

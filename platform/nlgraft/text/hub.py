@@ -10,6 +10,7 @@ from typing import Any
 
 from nlgraft.basics.errors import DataError
 from nlgraft.text.corpus_config import HuggingFaceConfig, PairFiles, sacrebleu_dataset
+from nlgraft.text.files import spooled
 
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 """NUL, which no text has, and halves of characters, which UTF-8 cannot encode."""
@@ -26,7 +27,7 @@ def missing_package() -> str | None:
     )
 
 
-def load_split(config: HuggingFaceConfig, split: str) -> dict[str, list[str]]:
+def load_split(config: HuggingFaceConfig, split: str) -> dict[str, Sequence[str]]:
     """Load the lines of one split of a hub dataset, by role as ``PairFiles.streams`` names them.
 
     Line feeds inside an example become spaces: here an example is a line.
@@ -49,15 +50,15 @@ def load_split(config: HuggingFaceConfig, split: str) -> dict[str, list[str]]:
     return {role: _column(rows, column, where, role) for role, column in config.columns().items()}
 
 
-def _column(rows: Any, column: str, where: str, role: str) -> list[str]:
+def _column(rows: Any, column: str, where: str, role: str) -> Sequence[str]:
     first, *inside = column.split(".")
     if first not in rows.column_names:
         raise DataError(f"{where}: no column {first!r} for {role}; it has {', '.join(rows.column_names)}")
     names = getattr(rows.features.get(first), "names", None) if role == "label" else None
-    return [
+    return spooled(
         as_line(value, inside, names, f"{where}, {column}, example {n}")
         for n, value in enumerate(rows[first])
-    ]
+    )
 
 
 def as_line(

@@ -11,6 +11,10 @@ from nlgraft.basics.strict_config import StrictConfig
 from nlgraft.text.corpus_config import SPECIAL_PIECES
 
 NUM_BYTES = 256
+MOST_TRAIN_LINES = 500_000
+"""Lines from which any tokenizer learns where nothing else is said: of more lines it learns from a sample. So
+many hold the words that matter (T5 and mBART chose theirs from samples, too), and a SentencePiece model of
+them is learned in minutes and a gigabyte, both of which grow with the lines."""
 
 
 class TokenizerConfig(StrictConfig):
@@ -30,7 +34,8 @@ class TokenizerConfig(StrictConfig):
     normalization: Literal["nmt_nfkc", "nfkc", "identity"] = "nmt_nfkc"
     """Unicode normalisation before segmentation."""
     max_train_lines: int | None = Field(default=None, ge=1)
-    """Largest number of lines from which the pieces are learned, sampled with the seed; null: all."""
+    """Largest number of lines from which the pieces are learned, sampled with the seed; null: all of up to
+    ``MOST_TRAIN_LINES``, else so many."""
 
 
 class SampledTokenizerConfig(TokenizerConfig):

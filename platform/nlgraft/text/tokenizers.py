@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import random
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from sentencepiece import sentencepiece_model_pb2
 from nlgraft.basics.errors import DataError, StoreError
 from nlgraft.text.corpus_config import BOS, EOS, PAD, SPECIAL_PIECES, UNK
 from nlgraft.text.sampling import BpeSampler, PieceTable, UnigramSampler
-from nlgraft.text.tokenizer_config import NUM_BYTES, LearnedTokenizerConfig
+from nlgraft.text.tokenizer_config import MOST_TRAIN_LINES, NUM_BYTES, LearnedTokenizerConfig
 
 _LOG = logging.getLogger(__name__)
 _MAX_LINE_BYTES = 1 << 24  # SentencePiece silently drops longer lines; the file reader truncates them before
@@ -42,7 +44,9 @@ class Tokenizer(ABC):
     normalization: str = "identity"
 
     @abstractmethod
-    def encode(self, lines: list[str], sample_alpha: float | None = None, seed: int = 0) -> list[list[int]]:
+    def encode(
+        self, lines: Sequence[str], sample_alpha: float | None = None, seed: int | random.Random = 0
+    ) -> list[list[int]]:
         """Segment lines into ids, without BOS and EOS; with ``sample_alpha``, at random."""
 
     @abstractmethod
@@ -121,11 +125,23 @@ def train_sentencepiece(
 
 
 def _training_lines(lines: Sequence[str], config: LearnedTokenizerConfig, seed: int) -> list[str]:
-    chosen = [line.replace(_RESERVED, " ") for line in lines if line.strip()]
-    if config.max_train_lines is not None and len(chosen) > config.max_train_lines:
-        kept = sorted(random.Random(seed).sample(range(len(chosen)), config.max_train_lines))
-        chosen = [chosen[index] for index in kept]
-    return chosen
+    count = sum(1 for line in lines if line.strip())
+    texts = (line.replace(_RESERVED, " ") for line in lines if line.strip())
+    return sampled_lines(texts, count, seed, config.max_train_lines)
+
+
+def sampled_lines(lines: Iterable[str], count: int, seed: int = 0, most: int | None = None) -> list[str]:
+    """Draw at most so many of ``count`` lines, in their order; all where they are no more.
+
+    Without ``most`` it is ``MOST_TRAIN_LINES``.
+    """
+    most = most or MOST_TRAIN_LINES
+    if count <= most:
+        return [*lines]
+    is_drawn = bytearray(count)
+    for number in random.Random(seed).sample(range(count), most):
+        is_drawn[number] = True
+    return [*compress(lines, is_drawn)]
 
 
 def required_pieces(lines: Sequence[str], config: LearnedTokenizerConfig, symbols: Sequence[str] = ()) -> int:
@@ -201,19 +217,22 @@ class SentencePiece(Tokenizer):
                 f"{path}: pieces 0-3 are {first_pieces}, not {SPECIAL_PIECES}; train it with nlgraft"
             )
 
-    def encode(self, lines: list[str], sample_alpha: float | None = None, seed: int = 0) -> list[list[int]]:
+    def encode(
+        self, lines: Sequence[str], sample_alpha: float | None = None, seed: int | random.Random = 0
+    ) -> list[list[int]]:
         """Segment lines into ids, without BOS and EOS.
 
         ``sample_alpha`` is None for the best segmentation; else the smoothing of unigram sampling (Kudo 2018,
         from all segmentations) or the BPE-dropout probability (Provilkov et al. 2020).
 
         **Determinism**: sampled segmentations depend on the lines, ``sample_alpha`` and ``seed`` alone; give
-        another seed for each epoch.
+        another seed for each epoch. A generator goes on where it is, for text that comes in parts.
         """
         if sample_alpha is None:
-            return self._model.encode(lines, num_threads=1)
-        sampler, rng = self._sampler(sample_alpha), random.Random(seed)
-        return [sampler.line(line, rng) for line in self._model.normalize(lines)]
+            return self._model.encode([*lines], num_threads=int(os.environ.get("OMP_NUM_THREADS", "1")))
+        sampler = self._sampler(sample_alpha)
+        rng = seed if isinstance(seed, random.Random) else random.Random(seed)
+        return [sampler.line(line, rng) for line in self._model.normalize([*lines])]
 
     def normalised(self, lines: Sequence[str]) -> list[str]:
         """Apply the model's normalisation to lines; those of an ``identity`` model stay as they are."""

@@ -21,10 +21,16 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 from nlgraft.basics.errors import DataError, StoreError
 from nlgraft.text.batches import Ragged
 from nlgraft.text.corpus_config import SPECIAL_PIECES, UNK
-from nlgraft.text.files import write_json
+from nlgraft.text.files import chunks, write_json
 from nlgraft.text.sampling import BpeSampler, PieceTable
 from nlgraft.text.tokenizer_config import LearnedTokenizerConfig, WordTokenizerConfig
-from nlgraft.text.tokenizers import Tokenizer, required_pieces, size_problem, train_sentencepiece
+from nlgraft.text.tokenizers import (
+    Tokenizer,
+    required_pieces,
+    sampled_lines,
+    size_problem,
+    train_sentencepiece,
+)
 
 # Tokenizers of checkpoints in the format of the tokenizers library.
 #
@@ -58,7 +64,9 @@ class _JsonTokenizer(Tokenizer):
         unknown = getattr(self._model.model, "unk_token", None)
         self.unknown_id = None if unknown is None else self._model.token_to_id(unknown)
 
-    def encode(self, lines: list[str], sample_alpha: float | None = None, seed: int = 0) -> list[list[int]]:
+    def encode(
+        self, lines: Sequence[str], sample_alpha: float | None = None, seed: int | random.Random = 0
+    ) -> list[list[int]]:
         """Segment lines into ids; special tokens are added if ``has_special_tokens``.
 
         Raises:
@@ -72,10 +80,8 @@ class _JsonTokenizer(Tokenizer):
         has_special = self.has_special_tokens
         return [
             encoding.ids
-            for start in range(0, len(lines), _CHUNK_LINES)
-            for encoding in self._model.encode_batch_fast(
-                lines[start : start + _CHUNK_LINES], add_special_tokens=has_special
-            )
+            for chunk in chunks(lines)
+            for encoding in self._model.encode_batch_fast(chunk, add_special_tokens=has_special)
         ]
 
     def decode(self, ids: list[list[int]]) -> list[str]:
@@ -133,13 +139,11 @@ WORDPIECE_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MASK_PIECE = "<mask>"
 END_OF_TEXT = "<|endoftext|>"
 """Special token at both ends of a text of byte-level vocabularies."""
-_CHUNK_LINES = 10_000
-"""Lines encoded at once: bounds memory, changes no result."""
 _WORD = re.compile(r"\S+")
 
 
 def learn_tokenizer(lines: Sequence[str], config: WordTokenizerConfig, directory: Path) -> None:
-    """Learn a vocabulary from text and write it as ``tokenizer.json``.
+    """Learn a vocabulary from text, of much text from a sample, and write it as ``tokenizer.json``.
 
     **Determinism**: the same lines and config give the same file, in any process.
 
@@ -147,6 +151,7 @@ def learn_tokenizer(lines: Sequence[str], config: WordTokenizerConfig, directory
         DataError: The text is blank, or the size cannot hold its characters.
     """
     _refuse_blank(lines, directory)
+    lines = sampled_lines(lines, len(lines))
     is_wordpiece = config.kind == "wordpiece"
     learned = _wordpiece(lines, config) if is_wordpiece else _sentencepiece(lines, config, directory)
     learned.save(str(directory / TOKENIZER_FILE))
@@ -158,7 +163,7 @@ def _refuse_blank(lines: Sequence[str], directory: Path) -> None:
 
 
 def learn_byte_tokenizer(lines: Sequence[str], vocab_size: int, directory: Path) -> None:
-    """Learn a byte-level BPE vocabulary and write it as ``tokenizer.json``, with its settings.
+    """Learn a byte-level BPE vocabulary, of much text from a sample; write ``tokenizer.json`` and settings.
 
     **Determinism**: the same lines and size give the same file, in any process.
 
@@ -175,7 +180,7 @@ def learn_byte_tokenizer(lines: Sequence[str], vocab_size: int, directory: Path)
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    learned.train_from_iterator(lines, trainer)
+    learned.train_from_iterator(sampled_lines(lines, len(lines)), trainer)
     learned.save(str(directory / TOKENIZER_FILE))
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END_OF_TEXT}
     write_json(directory / "tokenizer_config.json", settings)
@@ -210,6 +215,7 @@ def _initial_tokens(lines: Sequence[str], normalizer: normalizers.BertNormalizer
 
 def required_tokens(lines: Sequence[str], config: WordTokenizerConfig) -> int:
     """Count the tokens that a vocabulary has at least: the special ones and the characters of the text."""
+    lines = sampled_lines(lines, len(lines))
     if config.kind == "wordpiece":
         return len(_initial_tokens(lines, normalizers.BertNormalizer(lowercase=config.is_lowercase)))
     return required_pieces([_normalise(line, config) for line in lines], _sentencepiece_config(config))
@@ -346,8 +352,8 @@ class WordSampler:
 
 
 def _encodings(tokenizer: tokenizers.Tokenizer, lines: Sequence[str]) -> Iterator[tokenizers.Encoding]:
-    for start in range(0, len(lines), _CHUNK_LINES):
-        yield from tokenizer.encode_batch(list(lines[start : start + _CHUNK_LINES]), add_special_tokens=False)
+    for chunk in chunks(lines):
+        yield from tokenizer.encode_batch(chunk, add_special_tokens=False)
 
 
 def _word_numbers(offsets: Sequence[tuple[int, int]], words: Sequence[tuple[int, int]]) -> list[int]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -131,25 +132,31 @@ class PackedText(LineBatches):
 
     def epoch(self, index: int) -> list[IntArray]:
         """List the windows of each batch of an epoch."""
-        return self._packed(index)[1]
+        _, firsts = self._packed(index)
+        return [np.arange(first, end) for first, end in pairwise(firsts.tolist())]
 
     def batch(self, rows: IntArray, epoch: int) -> Tokens:
-        """Pack some windows, [B, T + 1], on the CPU."""
-        return pack(self._packed(epoch)[0], rows)
+        """Pack some windows of one batch, [B, T + 1], on the CPU."""
+        batches, firsts = self._packed(epoch)
+        number = int(np.searchsorted(firsts, rows[0], side="right")) - 1
+        text = self._around(take(self._lines, batches[number]))
+        stream = Ragged(text.values, text.offsets[[0, -1]])
+        if self._ends.begin == self._ends.end:
+            stream = surround(stream, (self._ends.begin,), ())
+        return pack(windows(stream, self._max_tokens)[0], rows - firsts[number])
 
-    def _pack(self, index: int) -> tuple[Ragged, list[IntArray]]:
-        batches = self.batches(index)
-        begin, end = self._ends.begin, self._ends.end
+    def _around(self, lines: Ragged) -> Ragged:
         # A token that is both ends stands between two lines once.
-        around = surround(self._lines, () if begin == end else (begin,), (end,))
-        text = take(around, np.concatenate(batches))
-        edges = np.cumsum([0, *map(len, batches)])
-        streams = Ragged(text.values, text.offsets[edges])
-        if begin == end:
-            streams = surround(streams, (begin,), ())
-        blocks, owner = windows(streams, self._max_tokens)
-        rows = np.split(np.arange(len(blocks)), np.searchsorted(owner, np.arange(1, len(batches))))
-        return blocks, rows
+        begin, end = self._ends.begin, self._ends.end
+        return surround(lines, () if begin == end else (begin,), (end,))
+
+    def _pack(self, index: int) -> tuple[list[IntArray], IntArray]:
+        """Return the lines of each batch, and the number of its first window; last the number of them all."""
+        batches, lengths = self.batches(index), self._lines.lengths
+        is_one = self._ends.begin == self._ends.end
+        sizes = [int(lengths[rows].sum()) + len(rows) * (2 - is_one) + is_one for rows in batches]
+        counts = [-(-(size - 1) // self._max_tokens) for size in sizes]
+        return batches, np.cumsum([0, *counts])
 
 
 @dataclass(frozen=True)
@@ -200,9 +207,17 @@ class PromptedText(LineBatches):
 
 def token_counts(lines: Ragged, times: IntArray, size: int) -> IntArray:
     """Count how often each of ``size`` ids occurs in lines that were read several times, int64 [size]."""
-    weights = np.repeat(times, lines.lengths)
-    return np.bincount(lines.values, weights=weights, minlength=size).astype(np.int64)
+    counts = np.zeros(size, dtype=np.int64)
+    for start in range(0, len(lines), _COUNTED_LINES):
+        rows = slice(start, start + _COUNTED_LINES)
+        edges = lines.offsets[start : start + _COUNTED_LINES + 1]
+        weights = np.repeat(times[rows], np.diff(edges))
+        counts += np.bincount(lines.values[edges[0] : edges[-1]], weights, size).astype(np.int64)
+    return counts
 
+
+_COUNTED_LINES = 100_000
+"""Lines whose tokens are counted at once, which bounds memory."""
 
 # Objective and losses of causal language models.
 #

@@ -28,7 +28,7 @@ from nlgraft.training.losses import Predictions, TokenObjective
 from nlgraft.training.masked_lm_training import ENCODER_DESCRIPTION, read_masked_lm, write_masked_lm
 from nlgraft.training.masked_text import MaskingIds
 from nlgraft.training.seeds import derive_seed
-from nlgraft.training.views import IntArray, surround
+from nlgraft.training.views import IntArray, surrounded
 from nlgraft.training.weights import load_model, save_model
 
 DESCRIPTION_FILE = "classifier.json"
@@ -74,12 +74,13 @@ class LabelledData(LineData[LabelledBatch]):
         seed: int = 0,
     ) -> None:
         self.classes = classes_N
-        super().__init__(surround(lines, (ids.begin,), (ids.end,)), batch_tokens, seed)
+        super().__init__(surrounded(lines, ids.begin, ids.end), batch_tokens, seed)
         self._pad = ids.pad
 
     def batch(self, rows: IntArray, epoch: int = 0) -> LabelledBatch:
         """Pack some lines, on the CPU; all epochs are alike."""
-        tokens = Tokens.from_lists([self._lines[int(row)].tolist() for row in rows], self._pad)
+        lines = self._lines.make(rows)
+        tokens = Tokens.from_lists([line.tolist() for line in lines], self._pad)
         return LabelledBatch(tokens, torch.from_numpy(self.classes[rows]))
 
 

@@ -8,6 +8,7 @@ the epoch alone.
 from __future__ import annotations
 
 import logging
+import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,16 +16,18 @@ from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from nlgraft.basics.errors import DataError
-from nlgraft.evaluation.inputs import Inputs, Stream, pack, stream_lengths
+from nlgraft.evaluation.inputs import Inputs, Stream, pack
 from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.frozen_states import FrozenStates
-from nlgraft.text.batches import LengthBatches, Ragged, batches_of
+from nlgraft.text.batches import LengthBatches, Prepared, Ragged, batches_of
+from nlgraft.text.files import chunks
 from nlgraft.text.tokenizers import PAD, Tokenizer
 from nlgraft.training.seeds import derive_seed, generator_for
 from nlgraft.training.train_config import Side, View
-from nlgraft.training.views import Encoded, IntArray, beside, join, prepare_side, take
+from nlgraft.training.views import Encoded, IntArray, join, prepare_beside, prepare_side, take
 
 _LOG = logging.getLogger(__name__)
 
@@ -41,7 +44,7 @@ class LineData(ABC, Generic[BatchT]):
         seed: Seed of the batches.
     """
 
-    def __init__(self, lines: Ragged, batch_tokens: int | LengthBatches, seed: int) -> None:
+    def __init__(self, lines: Prepared, batch_tokens: int | LengthBatches, seed: int) -> None:
         self._lines = lines
         self._batches = batches_of(lines.lengths, batch_tokens, seed)
 
@@ -90,8 +93,10 @@ class SampledText:
 
     def epoch(self, index: int, seed: int) -> Ragged:
         """Segment all lines for an epoch."""
-        drawn = derive_seed(seed, "segmentation", index) % 2**32
-        return Ragged.of(self.tokenizer.encode(list(self.lines), self.alpha, drawn))
+        rng = random.Random(derive_seed(seed, "segmentation", index) % 2**32)
+        return Ragged.of(
+            row for chunk in chunks(self.lines) for row in self.tokenizer.encode(chunk, self.alpha, rng)
+        )
 
 
 @dataclass(frozen=True)
@@ -100,8 +105,8 @@ class _Epoch:
 
     index: int
     inputs: Inputs
-    starts: IntArray  # what the decoder reads first, [N]
-    target: Ragged
+    starts: NDArray[np.integer]  # what the decoder reads first, [N]
+    target: Prepared
     batches: LengthBatches
 
 
@@ -164,7 +169,7 @@ class Seq2SeqData:
         now = self._at(epoch)
         sources, contexts = now.inputs.pack(rows)
         output = pack(now.target, rows)
-        starts_B1 = torch.from_numpy(now.starts[rows])[:, None]
+        starts_B1 = torch.from_numpy(now.starts[rows].astype(np.int64))[:, None]
         # Shifting moves the last token of a shorter target onto its padding, where PAD replaces it.
         shifted = torch.cat([starts_B1, output.ids[:, :-1]], dim=1)
         target_input = Tokens(shifted.where(output.valid, PAD), output.valid)
@@ -186,7 +191,7 @@ class Seq2SeqData:
     def longest(self) -> tuple[int, int]:
         """Measure the longest source and the longest target, with what is put around them."""
         now = self._at(0)
-        sources = max(int(stream_lengths(source).max(initial=0)) for source in now.inputs.sources)
+        sources = max(int(source.lengths.max(initial=0)) for source in now.inputs.sources)
         return sources, int(now.target.lengths.max(initial=0))
 
     def _at(self, index: int) -> _Epoch:
@@ -211,23 +216,29 @@ class Seq2SeqData:
         if self.view.is_one_source_drawn:
             inputs = replace(inputs, sources=[self._draw_source(index, inputs.sources)])
         # contexts do not count: systems with and without them train on the same batches
-        lengths = [stream_lengths(stream) for stream in (*inputs.sources, prepared)]
+        lengths = [stream.lengths for stream in (*inputs.sources, prepared)]
         batches = batches_of(np.stack(lengths, axis=1), self._batch_tokens, self._seed)
         return _Epoch(index, inputs, _starts(encoded, self.view), prepared, batches)
 
-    def _draw_source(self, index: int, sources: Sequence[Stream]) -> Ragged:
+    def _draw_source(self, index: int, sources: Sequence[Stream]) -> Prepared:
         """Draw a source for every example, with equal probability among those it has."""
-        streams = [stream for stream in sources if isinstance(stream, Ragged)]
+        streams = [stream for stream in sources if isinstance(stream, Prepared)]
         if len(streams) < len(sources):
             raise DataError("is_one_source_drawn draws among token sources; precomputed states are given")
-        is_there_NK = np.stack([stream.lengths > 0 for stream in streams], axis=1)
+        lengths_NK = np.stack([stream.lengths for stream in streams], axis=1)
+        is_there_NK = lengths_NK > 0
         # An example without any source keeps its first one, which is empty.
         is_there_NK[~is_there_NK.any(1), 0] = True
         random_N = generator_for(self._seed, "one source", index).random(len(self))
         # The rank of the chosen source among those present; its index is where the running count reaches it.
         wanted_N = np.floor(random_N * is_there_NK.sum(1)).astype(np.int64) + 1
         drawn_N = (np.cumsum(is_there_NK, axis=1) == wanted_N[:, None]).argmax(1)
-        return take(join(streams), drawn_N * len(self) + np.arange(len(self)))
+
+        def make(rows: IntArray) -> Ragged:
+            count = np.arange(len(rows))
+            return take(join([stream.make(rows) for stream in streams]), drawn_N[rows] * len(rows) + count)
+
+        return Prepared(np.take_along_axis(lengths_NK, drawn_N[:, None], axis=1)[:, 0], make)
 
 
 def prepare_inputs(
@@ -252,12 +263,12 @@ def prepare_inputs(
     sources = [prepare(side, is_optional=len(view.sources) > 1) for side in view.sources]
     if view.language is not None:
         languages = encoded.stream(view.language)
-        sources = [beside(source, languages) for source in sources if isinstance(source, Ragged)]
+        sources = [prepare_beside(source, languages) for source in sources if isinstance(source, Prepared)]
     contexts = {name: prepare(side) for name, side in view.contexts.items()}
     return Inputs(sources, contexts, view.length_source), num_cut
 
 
-def _starts(encoded: Encoded, view: View) -> IntArray:
+def _starts(encoded: Encoded, view: View) -> NDArray[np.integer]:
     if view.language is None:
-        return np.full(len(encoded), view.target_start, dtype=np.int64)
-    return encoded.stream(view.language).values.astype(np.int64)
+        return np.broadcast_to(np.int64(view.target_start), len(encoded))
+    return encoded.stream(view.language).values

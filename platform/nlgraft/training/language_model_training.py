@@ -24,7 +24,7 @@ from nlgraft.text.tokenizers import EOS
 from nlgraft.training.data import LineData
 from nlgraft.training.losses import Loss, Predictions, projected_cross_entropy, segment_losses
 from nlgraft.training.seeds import derive_seed
-from nlgraft.training.views import IntArray, surround
+from nlgraft.training.views import IntArray, surrounded
 from nlgraft.training.weights import load_model, save_model
 
 LanguageModel = UniLM | BiLM
@@ -44,7 +44,7 @@ class TextData(LineData[Tokens]):
     """
 
     def __init__(self, sentences: Ragged, *, batch_tokens: int | LengthBatches, seed: int = 0) -> None:
-        super().__init__(surround(sentences, (EOS,), (EOS,)), batch_tokens, seed)
+        super().__init__(surrounded(sentences, EOS, EOS), batch_tokens, seed)
 
     def batch(self, rows: IntArray, epoch: int = 0) -> Tokens:
         """Pack some sentences, [B, T], on the CPU; all epochs are alike."""

@@ -7,16 +7,19 @@ view, so that stages share the encoded data.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
 
 from nlgraft.basics.errors import DataError, StoreError, nearest
-from nlgraft.text.batches import Ragged
+from nlgraft.text.batches import Prepared, Ragged
+from nlgraft.text.mapped_arrays import header_of, read_mapped
 from nlgraft.training.train_config import Side
 
 IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
@@ -58,26 +61,47 @@ class Encoded:
 
     def write(self, path: Path) -> None:
         """Write all streams into one safetensors file."""
-        arrays = {}
-        for name, stream in self.streams.items():
-            arrays[f"{name}/values"], arrays[f"{name}/offsets"] = stream.values, stream.offsets
-        save_file(arrays, path)
+        write_encoded(path, self.streams.items())
 
     @staticmethod
     def read(path: Path) -> Encoded:
-        """Read what ``write`` wrote.
+        """Map what ``write`` wrote into memory, which the processes of a machine share.
 
         Raises:
             StoreError: The file is missing or holds something else.
         """
-        try:
-            arrays = load_file(path)
-            names = [name.removesuffix("/values") for name in arrays if name.endswith("/values")]
-            return Encoded(
-                {name: Ragged(arrays[f"{name}/values"], arrays[f"{name}/offsets"]) for name in names}
-            )
-        except (OSError, SafetensorError, KeyError) as error:
-            raise StoreError(f"{path}: not an encoded corpus ({error})") from error
+        arrays = read_mapped(path, "encoded corpus")
+        names = [name.removesuffix("/values") for name in arrays if name.endswith("/values")]
+        if arrays.keys() != {f"{name}/{part}" for name in names for part in ("values", "offsets")}:
+            raise StoreError(f"{path} holds no encoded corpus, but {', '.join(sorted(arrays))}")
+        return Encoded({name: Ragged(arrays[f"{name}/values"], arrays[f"{name}/offsets"]) for name in names})
+
+
+def write_encoded(path: Path, parts: Iterable[tuple[str, Ragged]]) -> None:
+    """Write an encoded split as it comes: each part is a stream's name and its next sequences.
+
+    One safetensors file, equal to that of its own writer, which would need all arrays at once.
+    """
+    with ExitStack() as stack:
+        files: dict[str, IO[bytes]] = {}
+        lengths: dict[str, list[IntArray]] = {}
+        for name, part in parts:
+            if name not in files:
+                files[name] = stack.enter_context(TemporaryFile(dir=path.parent))
+                lengths[name] = [np.zeros(1, dtype=np.int64)]
+            files[name].write(np.ascontiguousarray(part.values, dtype="<i4").data)
+            lengths[name].append(part.lengths)
+        names = sorted(files)
+        offsets = {name: np.cumsum(np.concatenate(lengths.pop(name))) for name in names}
+        arrays = {f"{name}/offsets": ("I64", offsets[name].shape) for name in names}
+        arrays |= {f"{name}/values": ("I32", (int(offsets[name][-1]),)) for name in names}
+        with path.open("wb") as whole:
+            whole.write(header_of(arrays)[0])
+            for name in names:
+                whole.write(offsets[name].data)
+            for name in names:
+                files[name].seek(0)
+                shutil.copyfileobj(files[name], whole)
 
 
 def surround(
@@ -87,10 +111,9 @@ def surround(
 
     With ``is_empty_absent`` an empty one, which stands for a source that the example lacks, stays empty.
     """
-    lengths = sequences.lengths
-    is_there = (lengths > 0) | (not is_empty_absent)
+    is_there = (sequences.lengths > 0) | (not is_empty_absent)
     offsets = np.zeros_like(sequences.offsets)
-    np.cumsum(np.where(is_there, lengths + len(prefix) + len(suffix), 0), out=offsets[1:])
+    np.cumsum(np.where(is_there, sequences.lengths + len(prefix) + len(suffix), 0), out=offsets[1:])
     values = np.empty(offsets[-1], dtype=np.int32)
     # What is not claimed by a prefix or suffix takes the sequences' own ids, in order.
     is_inside = np.ones(len(values), dtype=bool)
@@ -103,16 +126,29 @@ def surround(
     return Ragged(values, offsets)
 
 
-def prepare_side(encoded: Ragged, side: Side, *, is_empty_absent: bool = False) -> tuple[Ragged, int]:
+def prepare_side(encoded: Ragged, side: Side, *, is_empty_absent: bool = False) -> tuple[Prepared, int]:
     """Cut a stream's bare sequences and put ids around them.
 
     Returns:
         The sequences that the model reads, and how many were cut.
     """
-    cut, num_cut = encoded, 0
-    if side.max_tokens is not None:
-        cut, num_cut = encoded.truncated(side.max_tokens)
-    return surround(cut, side.prefix, side.suffix, is_empty_absent=is_empty_absent), num_cut
+    most = np.iinfo(np.int64).max if side.max_tokens is None else side.max_tokens
+    lengths = encoded.lengths
+    num_cut = int((lengths > most).sum())
+    around = len(side.prefix) + len(side.suffix)
+    prepared = np.where((lengths > 0) | (not is_empty_absent), np.minimum(lengths, most) + around, 0)
+
+    def make(rows: IntArray) -> Ragged:
+        cut, _ = take(encoded, rows).truncated(most)
+        return surround(cut, side.prefix, side.suffix, is_empty_absent=is_empty_absent)
+
+    # 32 bits are enough, and half the memory where there are tens of millions of sequences.
+    return Prepared(prepared.astype(np.int32), make), num_cut
+
+
+def surrounded(sequences: Ragged, begin: int, end: int) -> Prepared:
+    """Put one id before every sequence and one behind it."""
+    return prepare_side(sequences, Side(stream="", prefix=(begin,), suffix=(end,)))[0]
 
 
 def join(streams: Sequence[Ragged]) -> Ragged:
@@ -122,8 +158,13 @@ def join(streams: Sequence[Ragged]) -> Ragged:
     return Ragged(np.concatenate([s.values for s in streams]), np.concatenate([*offsets, starts[-1:]]))
 
 
-def beside(first: Ragged, second: Ragged) -> Ragged:
+def prepare_beside(first: Prepared, second: Ragged) -> Prepared:
     """Put sequence n of one stream behind sequence n of another."""
+    return Prepared(first.lengths + second.lengths, lambda rows: beside(first.make(rows), take(second, rows)))
+
+
+def beside(first: Ragged, second: Ragged) -> Ragged:
+    """Put sequence n of one stream behind sequence n of another, for all of them."""
     both = join([first, second])
     count = len(first)
     order = np.stack([np.arange(count), count + np.arange(count)], axis=1).ravel()
@@ -134,4 +175,5 @@ def beside(first: Ragged, second: Ragged) -> Ragged:
 
 def take(stream: Ragged, rows: IntArray) -> Ragged:
     """Take some sequences of a stream, in the order of ``rows``."""
-    return stream.parts(stream.offsets[:-1][rows], stream.lengths[rows])
+    starts = stream.offsets[rows]
+    return stream.parts(starts, stream.offsets[rows + 1] - starts)

@@ -1,7 +1,5 @@
 """What follows from the seeds of a proposal, lost ones included."""
 
-from __future__ import annotations
-
 import pytest
 from scipy.stats import ttest_1samp
 
@@ -12,7 +10,7 @@ GOOD = {1: 1.0, 2: 1.2, 3: 0.9, 4: 1.1, 5: 1.0, 6: 1.2}
 ENTERED = Step(kind="proposed", stream="s", level=0.02)
 
 
-def test_gains_decide_where_nothing_is_lost() -> None:
+def test_gains_decide_where_nothing_is_lost():
     answer = judge(Pairs(GOOD), ENTERED, (), is_last=False)
     assert (answer.decision, answer.reason, answer.gain.mean) == ("KEEP", "", pytest.approx(6.4 / 6))
     worse = {seed: -gain for seed, gain in GOOD.items()}
@@ -25,7 +23,7 @@ def test_gains_decide_where_nothing_is_lost() -> None:
     assert (none.decision, none.reason) == ("DISCARD", "it changes nothing: equal values with all 6 seeds")
 
 
-def test_a_failed_trial_is_run_once_more_before_it_counts() -> None:
+def test_a_failed_trial_is_run_once_more_before_it_counts():
     failed = {("proposal", 7): "out of memory"}
     first = judge(Pairs(GOOD, failed), ENTERED, (), is_last=False)
     assert (first.decision, first.lost) == ("MORE", (("proposal", 7),))
@@ -35,14 +33,14 @@ def test_a_failed_trial_is_run_once_more_before_it_counts() -> None:
     assert "lost seed 7" in second.reason
 
 
-def test_a_proposal_is_not_kept_for_the_seeds_that_it_survives() -> None:
+def test_a_proposal_is_not_kept_for_the_seeds_that_it_survives():
     diverged = frozenset({("proposal", 7)})
     assert judge(Pairs(GOOD, diverged=diverged), ENTERED, (), is_last=False).decision == "DISCARD"
     both = frozenset({("proposal", 7), ("kept", 7)})
     assert judge(Pairs(GOOD, diverged=both), ENTERED, (), is_last=False).decision == "KEEP"
 
 
-def test_a_seed_that_what_is_kept_loses_is_left_out() -> None:
+def test_a_seed_that_what_is_kept_loses_is_left_out():
     failed = {("kept", 7): "diverged"}
     assert judge(Pairs(GOOD, failed), ENTERED, (), is_last=False).decision == "MORE"
     assert judge(Pairs(GOOD, failed), ENTERED, [("kept", 7)], is_last=False).decision == "KEEP"
@@ -51,17 +49,17 @@ def test_a_seed_that_what_is_kept_loses_is_left_out() -> None:
     )
 
 
-def test_nothing_is_decided_before_all_granted_seeds_have_ended() -> None:
+def test_nothing_is_decided_before_all_granted_seeds_have_ended():
     answer = judge(Pairs(GOOD, open=frozenset({7})), ENTERED, (), is_last=False)
     assert (answer.decision, answer.lost) == ("MORE", ())
 
 
-def test_values_that_cannot_be_compared_keep_nothing() -> None:
+def test_values_that_cannot_be_compared_keep_nothing():
     answer = judge(Pairs(GOOD, why_not="another tokenizer"), ENTERED, (), is_last=False)
     assert (answer.decision, answer.reason) == ("DISCARD", "another tokenizer")
 
 
-def test_the_interval_of_a_gain_is_that_of_a_t_test() -> None:
+def test_the_interval_of_a_gain_is_that_of_a_t_test():
     gains = list(GOOD.values())
     gain = Gain.of(list(GOOD), gains, alpha=0.1)
     assert gain.interval == pytest.approx(tuple(ttest_1samp(gains, 0.0).confidence_interval(0.9)))

@@ -36,7 +36,6 @@ def test_two_seeds_and_segments():
     assert comparison.scope == "seeds and segments"
     assert comparison.num_seeds == 2
     assert comparison.num_segments == 50
-    assert comparison.ci is not None
     assert comparison.ci[0] < comparison.difference < comparison.ci[1]
     assert 1 / 1001 <= comparison.p <= 1
     assert comparison.smallest_detectable > 0

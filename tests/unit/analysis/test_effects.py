@@ -91,7 +91,6 @@ def test_an_interaction_is_the_difference_of_differences():
     assert effect.num_seeds == 2
     assert effect.scope == "seeds"
     half_width = 12.706 * np.sqrt(0.5 / 2)  # t with one degree of freedom, variance of 5 and 6 is 0.5
-    assert effect.ci is not None
     assert (effect.ci[1] - effect.ci[0]) / 2 == pytest.approx(half_width, rel=0.03)
 
 

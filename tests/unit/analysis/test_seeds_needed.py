@@ -1,7 +1,5 @@
 """Seeds that a question needs, against studies that are run to their end."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -11,20 +9,18 @@ from scipy import stats
 
 from nlgraft.analysis.data.ledger import NoisePrior
 from nlgraft.analysis.estimates.looks import look_levels
-from nlgraft.analysis.estimates.noise_prior import Estimate, moderated
+from nlgraft.analysis.estimates.noise_prior import moderated
 from nlgraft.analysis.estimates.power import PROBABILITY, decided_by, likely_look
 
 LOOKS = (3, 6, 12)
 
 
-def with_moments(mean: float, deviation: float) -> list[float]:
+def with_moments(mean, deviation):
     """Three gains of a mean and a deviation."""
     return [mean - deviation, mean, mean + deviation]
 
 
-def seeds_needed(
-    now: Estimate, looks: tuple[int, ...], level: float, prior: NoisePrior | None = None
-) -> int | None:
+def seeds_needed(now, looks, level, prior=None):
     """Ask for the likely look among those that are left."""
     levels = zip(looks, look_levels(looks, level, prior.df if prior else 0.0), strict=True)
     return likely_look(now, {look: at for look, at in levels if look > now.num_seeds})
@@ -32,9 +28,7 @@ def seeds_needed(
 
 @pytest.mark.parametrize("prior", [None, NoisePrior(5.0, 1.0)])
 @pytest.mark.parametrize("segments", [0.0, 0.2])
-def test_the_prediction_is_the_share_of_studies_that_decide(
-    prior: NoisePrior | None, segments: float
-) -> None:
+def test_the_prediction_is_the_share_of_studies_that_decide(prior, segments):
     """A study goes on with any effect and variance that its three seeds leave open."""
     rng = np.random.default_rng(20261127)
     gains = with_moments(1.4, 0.8)
@@ -49,7 +43,7 @@ def test_the_prediction_is_the_share_of_studies_that_decide(
     assert decided_by(now, 12, 0.01) == pytest.approx(np.mean(rejects), abs=0.05)
 
 
-def test_more_seeds_may_show_that_a_difference_is_below_a_margin() -> None:
+def test_more_seeds_may_show_that_a_difference_is_below_a_margin():
     now = moderated(with_moments(0.0, 1.0))
     rng = np.random.default_rng(20261127)
     decided = []
@@ -63,7 +57,7 @@ def test_more_seeds_may_show_that_a_difference_is_below_a_margin() -> None:
     assert decided_by(now, 12, 0.05, 1.5) > decided_by(now, 12, 0.05) + 0.3
 
 
-def test_one_more_seed_is_one_more_observation() -> None:
+def test_one_more_seed_is_one_more_observation():
     now = moderated(with_moments(1.0, 1.0))
     rng = np.random.default_rng(1)
     further = 1.0 + rng.standard_t(2, 4000) * math.sqrt(1 + 1 / 3)
@@ -71,7 +65,7 @@ def test_one_more_seed_is_one_more_observation() -> None:
     assert decided_by(now, 4, 0.1) == pytest.approx(np.mean(rejects), abs=0.03)
 
 
-def test_the_first_look_that_is_likely_to_decide_is_named() -> None:
+def test_the_first_look_that_is_likely_to_decide_is_named():
     prior = NoisePrior(8.0, 1.0)
     assert seeds_needed(moderated(with_moments(2.1, 0.9), prior), (3, 9, 12), 0.006, prior) == 9
     middling = moderated(with_moments(2.2, 1.0))
@@ -81,19 +75,19 @@ def test_the_first_look_that_is_likely_to_decide_is_named() -> None:
     assert seeds_needed(moderated([0.5, 1.5] * 6), LOOKS, 0.05) is None, "there is no later look"
 
 
-def test_noise_of_the_test_lines_is_not_averaged_away_by_seeds() -> None:
+def test_noise_of_the_test_lines_is_not_averaged_away_by_seeds():
     gains = with_moments(3.0, 1.2)
     assert seeds_needed(replace(moderated(gains), segment_variance=4.0), (3, 100, 1000), 0.05) is None
 
 
-def test_a_prior_shortens_the_way() -> None:
+def test_a_prior_shortens_the_way():
     gains = with_moments(1.3, 1.0)
     assert seeds_needed(moderated(gains), LOOKS, 0.05) is None
     prior = NoisePrior(8.0, 0.5)
     assert seeds_needed(moderated(gains, prior), LOOKS, 0.05, prior) in LOOKS[1:]
 
 
-def test_advice_holds_where_effects_are_of_any_size() -> None:
+def test_advice_holds_where_effects_are_of_any_size():
     rng = np.random.default_rng(5)
     prior = NoisePrior(4.0, 1.0)
     followed = []

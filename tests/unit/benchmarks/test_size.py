@@ -1,7 +1,5 @@
 """`make size` counts what a reader has to read."""
 
-from pathlib import Path
-
 import pytest
 
 from benchmarks.size import Size, size_of, sizes
@@ -21,7 +19,7 @@ def f(found):
 '''
 
 
-def test_a_module_is_counted_by_hand() -> None:
+def test_a_module_is_counted_by_hand():
     # x = 1 | def f ( found ) : | return [ | found , | ]
     assert size_of(MODULE) == Size(
         modules=1,
@@ -35,11 +33,11 @@ def test_a_module_is_counted_by_hand() -> None:
 
 
 @pytest.mark.parametrize(("name", "num_vague"), [("found", 1), ("scores", 0)])
-def test_a_name_that_says_nothing_counts_where_it_is_stored(name: str, num_vague: int) -> None:
+def test_a_name_that_says_nothing_counts_where_it_is_stored(name, num_vague):
     assert size_of(f"def f():\n    {name} = 1\n    return {name}\n").vague_functions == num_vague
 
 
-def test_rooms_are_two_folders_deep(tmp_path: Path) -> None:
+def test_rooms_are_two_folders_deep(tmp_path):
     for place in ("a.py", "room/b.py", "room/part/c.py", "room/part/deep/d.py"):
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / place).write_text("x = 1\n")

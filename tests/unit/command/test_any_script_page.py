@@ -1,10 +1,7 @@
 """What docs/any_script.md shows: its study runs as printed, and its other parts belong to a study."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
@@ -15,7 +12,7 @@ from tests.commands import nlgraft, write_study
 PAGE = (Path(__file__).parents[3] / "docs" / "any_script.md").read_text("utf-8")
 
 
-def blocks(language: str) -> list[str]:
+def blocks(language):
     return [text for kind, text in re.findall(r"```(\w*)\n(.*?)```", PAGE, re.S) if kind == language]
 
 
@@ -23,7 +20,7 @@ STUDY, *PARTS = blocks("yaml")
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("words").mkdir()
     Path("words/train.py").write_text(blocks("python")[0])
@@ -33,7 +30,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("place")
-def test_the_study_of_the_page_runs_as_printed() -> None:
+def test_the_study_of_the_page_runs_as_printed():
     commands = [line for line in blocks("")[0].splitlines() if line.startswith("nlgraft ")]
     validate, plan, trial = (line.split("  ")[0].split()[1:] for line in commands[:3])
     assert "3 cells, 3 seeds" in nlgraft(*validate).output
@@ -45,8 +42,8 @@ def test_the_study_of_the_page_runs_as_printed() -> None:
 
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.partition(":")[0])
-def test_every_other_part_belongs_to_a_study(place: Path, part: str) -> None:
-    document: dict[str, Any] = YAML(typ="safe").load(STUDY)
+def test_every_other_part_belongs_to_a_study(place, part):
+    document = YAML(typ="safe").load(STUDY)
     document["base"] |= YAML(typ="safe").load(part)
     document["data"]["files"] = {"text": "words/train.py"}
     document["factors"] = {}

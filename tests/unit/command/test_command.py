@@ -1,31 +1,26 @@
 """A script as a system: what its study may say, what makes another trial, and how its processes end."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from nlgraft.basics.errors import StudyError, TrialFailed
 from nlgraft.evaluation.artifact import read_segments
-from nlgraft.pipeline.stage import NullReporter, StageGraph
+from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial import TrialRecord, run_trial
+from nlgraft.pipeline.trial import run_trial
 from nlgraft.study.data import paths
 from nlgraft.study.data.design import cells
 from nlgraft.study.public import Study
 from nlgraft.study.reading.resolving import resolve_cell
 from tests.commands import write_study
-from tests.processes import patient
+from tests.processes import patient, wait_until
 from trainables.command import guard
 from trainables.command.stages import LOG
 
@@ -40,7 +35,7 @@ with open("items.csv", "w") as file:
     print("item,metric,value", "b,test/item.hit,1", "a,test/item.hit,0", sep="\\n", file=file)
 """
 COMMAND = "python run.py {settings} --seed={seed}"
-DOCUMENT: dict[str, Any] = {
+DOCUMENT = {
     "name": "scripts",
     "system": "trainables.command",
     "data": {"directory": "code"},
@@ -73,33 +68,33 @@ HEARS_SIGINT = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.fixture
-def code(tmp_path: Path) -> Path:
+def code(tmp_path):
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "run.py").write_text(SCRIPT)
     return tmp_path / "code"
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> ArtifactStore:
+def store(tmp_path):
     return ArtifactStore.open(str(tmp_path / "store"))
 
 
-def study_of(code: Path, changes: Mapping[str, Any] | None = None) -> Study:
+def study_of(code, changes=None):
     document = json.loads(json.dumps(DOCUMENT))
     for path, value in (changes or {}).items():
         paths.put(document, path, value)
     return Study.from_yaml(write_study(code.parent / "study.json", document))
 
 
-def graph_of(study: Study, cell: int = 0, seed: int = 1) -> StageGraph:
+def graph_of(study, cell=0, seed=1):
     return resolve_cell(study, cells(study)[cell]).graph(seed)
 
 
-def ran(graph: StageGraph, store: ArtifactStore, reporter: Any = None) -> TrialRecord:
+def ran(graph, store, reporter=None):
     return run_trial(graph, store, reporter=reporter or NullReporter(), config={}, is_waiting=True)
 
 
-def with_script(code: Path, script: str, **train: Any) -> Study:
+def with_script(code, script, **train):
     (code / "run.sh").write_text(script)
     declare = {"lr": {"type": "float", "default": 0.5}}
     command = {"base.stages.train.command": "sh run.sh {lr} {seed}", "base.declare": declare}
@@ -142,14 +137,12 @@ def with_script(code: Path, script: str, **train: Any) -> Study:
         ({"objective.metric": "test/item.hit"}, "objective.metric", "test set"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_told_with_its_place_and_what_is_allowed(
-    code: Path, changes: dict[str, Any], place: str, words: str
-) -> None:
+def test_a_mistake_is_told_with_its_place_and_what_is_allowed(code, changes, place, words):
     with pytest.raises(StudyError, match=rf"(?s)\n  {place}.*: .*{words}"):
         study_of(code, changes)
 
 
-def test_settings_are_known_as_those_of_other_systems_are(code: Path) -> None:
+def test_settings_are_known_as_those_of_other_systems_are(code):
     study = study_of(code, {"base.settings": {"optimizer": "sgd"}})
     resolved = resolve_cell(study, cells(study)[1])
     assert resolved.document["settings"] == {"lr": 0.25, "optimizer": "sgd", "momentum": 0.9, "name": None}
@@ -162,7 +155,7 @@ def test_settings_are_known_as_those_of_other_systems_are(code: Path) -> None:
 # --- what makes another trial -----------------------------------------------------------------------------
 
 
-def test_editing_the_script_makes_another_trial_and_what_nobody_wrote_does_not(code: Path) -> None:
+def test_editing_the_script_makes_another_trial_and_what_nobody_wrote_does_not(code):
     before = graph_of(study_of(code)).fingerprint
     for name in (".git/config", "__pycache__/run.pyc", ".cache", "nlgraft_store/a.json"):
         (code / name).parent.mkdir(exist_ok=True)
@@ -181,7 +174,7 @@ def test_editing_the_script_makes_another_trial_and_what_nobody_wrote_does_not(c
     )
 
 
-def test_a_file_of_data_counts_by_its_content_and_only_where_it_is_named(code: Path) -> None:
+def test_a_file_of_data_counts_by_its_content_and_only_where_it_is_named(code):
     (code.parent / "text").mkdir()
     (code.parent / "text" / "a.txt").write_text("one")
     changes = {"data.files": {"text": "text"}}
@@ -192,9 +185,7 @@ def test_a_file_of_data_counts_by_its_content_and_only_where_it_is_named(code: P
     assert (before[0] == after[0], before[1] == after[1]) == (True, False)
 
 
-def test_a_needed_stage_runs_once_for_all_cells_and_seeds_that_agree_in_what_it_reads(
-    code: Path, store: ArtifactStore
-) -> None:
+def test_a_needed_stage_runs_once_for_all_cells_and_seeds_that_agree_in_what_it_reads(code, store):
     runs = code.parent / "runs"
     prepare = {"command": f"sh -c 'echo prepared >> {runs}; mkdir d; echo 1 > d/x.pt'", "keep": ["d/*"]}
     train = {
@@ -213,7 +204,7 @@ def test_a_needed_stage_runs_once_for_all_cells_and_seeds_that_agree_in_what_it_
 # --- what a trial computes --------------------------------------------------------------------------------
 
 
-def test_metrics_curves_items_and_log_are_kept(code: Path, store: ArtifactStore) -> None:
+def test_metrics_curves_items_and_log_are_kept(code, store):
     graph = graph_of(study_of(code, {"base.settings": {"optimizer": "sgd"}}), 1, seed=7)
     record = ran(graph, store)
     assert record.metrics.pop("command_s") > 0
@@ -227,7 +218,7 @@ def test_metrics_curves_items_and_log_are_kept(code: Path, store: ArtifactStore)
     assert not (code / "out.jsonl").exists()
 
 
-def test_a_search_trial_has_no_metric_of_the_test_set(code: Path, store: ArtifactStore) -> None:
+def test_a_search_trial_has_no_metric_of_the_test_set(code, store):
     study = study_of(code)
     searched = resolve_cell(study, cells(study)[0]).graph(1, ("dev",))
     assert ran(searched, store).metrics.keys() == {"dev/loss", "command_s"}
@@ -236,7 +227,7 @@ def test_a_search_trial_has_no_metric_of_the_test_set(code: Path, store: Artifac
     assert ran(replicate, store).metrics.keys() == {"dev/loss", "test/item.hit", "command_s"}
 
 
-def test_words_are_filled_in_without_a_shell(code: Path, store: ArtifactStore) -> None:
+def test_words_are_filled_in_without_a_shell(code, store):
     (code / "run.py").write_text(SCRIPT + "import os; print(os.environ['WHO'], os.environ.get('NAME'))\n")
     changes = {
         "base.stages.train.command": "python run.py 'x={{$HOME}} {name}' {settings} b={name} y={seed} a={{}}",
@@ -265,9 +256,7 @@ def test_words_are_filled_in_without_a_shell(code: Path, store: ArtifactStore) -
         ("echo '{\"dev/loss\": \"low\"}' > out.json", "dev/loss is 'low', not a number"),
     ],
 )  # fmt: skip
-def test_a_failure_says_what_is_wrong_and_is_tried_again(
-    code: Path, store: ArtifactStore, script: str, words: str
-) -> None:
+def test_a_failure_says_what_is_wrong_and_is_tried_again(code, store, script, words):
     declared = {"dev/loss": {"direction": "minimize"}}
     graph = graph_of(with_script(code, script, **{"stages.train.metrics": ["out.json"], "metrics": declared}))
     for _ in range(2):
@@ -288,15 +277,13 @@ def test_a_failure_says_what_is_wrong_and_is_tried_again(
         ("item,metric,value\\na,test/item.hit,nan\\n", "metric test/item.hit is nan"),
     ],
 )
-def test_a_table_of_items_is_checked(code: Path, store: ArtifactStore, content: str, words: str) -> None:
+def test_a_table_of_items_is_checked(code, store, content, words):
     script = f"echo '{{\"step\": 1, \"dev/loss\": 1}}' > out.jsonl; printf '{content}' > items.csv"
     with pytest.raises(TrialFailed, match=words):
         ran(graph_of(with_script(code, script)), store)
 
 
-def test_a_script_that_changed_after_planning_does_not_run_under_the_old_name(
-    code: Path, store: ArtifactStore
-) -> None:
+def test_a_script_that_changed_after_planning_does_not_run_under_the_old_name(code, store):
     graph = graph_of(study_of(code))
     (code / "run.py").write_text(SCRIPT + "# edited meanwhile\n")
     with pytest.raises(TrialFailed, match="changed since the study was planned"):
@@ -333,7 +320,7 @@ with open("items.csv", "w") as file:
 """
 
 
-def test_a_killed_command_goes_on_from_its_checkpoint(code: Path, store: ArtifactStore) -> None:
+def test_a_killed_command_goes_on_from_its_checkpoint(code, store):
     steps = code.parent / "steps"
     (code / "run.py").write_text(RESUMED)
     (code / "checkpoint").mkdir()
@@ -351,45 +338,38 @@ def test_a_killed_command_goes_on_from_its_checkpoint(code: Path, store: Artifac
     assert [point[0] for point in record.curves["dev/loss"]] == [1, 2, 3, 4], "as if it had not been killed"
 
 
-def is_alive(pid: int) -> bool:
+def is_alive(pid):
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
 
 
-def until(is_met: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + patient(60)
-    while not is_met():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def pids_in(path: Path) -> list[int]:
+def pids_in(path):
     return [int(line) for line in path.read_text().split()] if path.exists() else []
 
 
 class StopsOnceThree:
     """Asks to stop when the script has its three processes."""
 
-    def __init__(self, pids: Path) -> None:
+    def __init__(self, pids):
         self.pids = pids
-        self.steps: list[int] = []
+        self.steps = []
 
-    def report(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
+    def report(self, stage, step, metrics):
         self.steps.append(step)
 
-    def should_stop(self) -> str | None:
+    def should_stop(self):
         return "no better than others" if self.steps and len(pids_in(self.pids)) > 2 else None
 
 
 @pytest.fixture
-def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_patience(monkeypatch):
     monkeypatch.setattr("trainables.command.stages._PATIENCE_S", 0.5)
 
 
 @pytest.mark.usefixtures("short_patience")
-def test_a_trial_that_is_stopped_early_ends_all_its_processes(code: Path, store: ArtifactStore) -> None:
+def test_a_trial_that_is_stopped_early_ends_all_its_processes(code, store):
     pids = code.parent / "pids"
     study = with_script(code, TREE.format(pids=pids, end="wait"))
     reporter = StopsOnceThree(pids)
@@ -404,18 +384,16 @@ def test_a_trial_that_is_stopped_early_ends_all_its_processes(code: Path, store:
     ("end", "limit", "words"),
     [("wait", "2s", "took longer than its limit of 2 s"), ("sleep 1; exit 4", "5m", "ended with status 4")],
 )
-def test_a_limit_and_an_end_take_all_processes_with_them(
-    code: Path, store: ArtifactStore, end: str, limit: str, words: str
-) -> None:
+def test_a_limit_and_an_end_take_all_processes_with_them(code, store, end, limit, words):
     pids = code.parent / "pids"
     study = with_script(code, TREE.format(pids=pids, end=end), **{"stages.train.limit": limit})
     with pytest.raises(TrialFailed, match=words):
         ran(graph_of(study), store)
     assert pids_in(pids)
-    until(lambda: not any(is_alive(pid) for pid in pids_in(pids)))
+    wait_until(lambda: not any(is_alive(pid) for pid in pids_in(pids)))
 
 
-def test_ctrl_c_ends_the_command_of_a_trial(code: Path) -> None:
+def test_ctrl_c_ends_the_command_of_a_trial(code):
     pids = code.parent / "pids"
     with_script(code, TREE.format(pids=pids, end="wait"))
     process = subprocess.Popen(
@@ -426,7 +404,7 @@ def test_ctrl_c_ends_the_command_of_a_trial(code: Path) -> None:
         start_new_session=True,
         preexec_fn=HEARS_SIGINT,
     )
-    until(lambda: len(pids_in(pids)) == 3)
+    wait_until(lambda: len(pids_in(pids)) == 3)
     process.send_signal(signal.SIGINT)
     _, shown = process.communicate(timeout=patient(60))
     assert process.returncode != 0
@@ -435,7 +413,7 @@ def test_ctrl_c_ends_the_command_of_a_trial(code: Path) -> None:
 
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
-def test_whoever_waits_for_a_command_takes_it_along(tmp_path: Path, signum: signal.Signals) -> None:
+def test_whoever_waits_for_a_command_takes_it_along(tmp_path, signum):
     """A signal that ends the waiting process at once, as an actor of Ray is ended."""
     pids = tmp_path / "pids"
     (tmp_path / "tree.sh").write_text(TREE.format(pids=pids, end="wait"))
@@ -447,7 +425,7 @@ def test_whoever_waits_for_a_command_takes_it_along(tmp_path: Path, signum: sign
     process = subprocess.Popen(
         [sys.executable, "-c", code], cwd=tmp_path, stderr=subprocess.DEVNULL, preexec_fn=HEARS_SIGINT
     )
-    until(lambda: len(pids_in(pids)) == 3)
+    wait_until(lambda: len(pids_in(pids)) == 3)
     os.kill(process.pid, signum)
     process.wait(patient(60))
-    until(lambda: not any(is_alive(pid) for pid in pids_in(pids)))
+    wait_until(lambda: not any(is_alive(pid) for pid in pids_in(pids)))

@@ -1,9 +1,5 @@
 """The scripts that come with nlgraft run as their studies say."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from tests.commands import nlgraft
@@ -21,9 +17,7 @@ from tests.commands import nlgraft
         ),
     ],
 )
-def test_a_trial_of_a_shipped_script_has_its_metrics(
-    study: str, cell: str, settings: list[str], metrics: set[str], tmp_path: Path
-) -> None:
+def test_a_trial_of_a_shipped_script_has_its_metrics(study, cell, settings, metrics, tmp_path):
     arguments = [f"command/{study}", *settings, "--cell", cell, "--storage", tmp_path]
     shown = nlgraft("trial", *arguments).stdout
     assert {line.split("\t")[0] for line in shown.splitlines()} == metrics | {"command_s"}

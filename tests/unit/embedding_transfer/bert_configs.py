@@ -1,7 +1,5 @@
 """Configs of trials with a BERT as the pretrained model, and their runs."""
 
-from __future__ import annotations
-
 import functools
 
 from nlgraft.text.corpora import load_corpus
@@ -24,17 +22,24 @@ def corpus(split, domain="a"):
     return load_corpus(ConlangConfig(**CORPUS, domain=domain))[split]
 
 
-def configured(directory, method="patt_eg", sides="decoder", **changes):
-    base = {
-        "data": {"upstream": CORPUS, "downstream": CORPUS | {"domain": "b"}, "max_tokens": 100},
-        "tokenizers": {"downstream": {"kind": "bpe", "vocab_size": 150, "is_shared": False}},
-        "upstream": {"objective": "masked_tokens", "checkpoint": str(directory)},
+def exchange_settings(directory, tokenizer, method="patt_eg", sides="decoder", **upstream):
+    """Settings of a trial that gives a released checkpoint the vocabulary of another domain."""
+    return {
+        "data": {"upstream": CORPUS, "downstream": CORPUS | {"domain": "b"}},
+        "tokenizers": {"downstream": tokenizer},
+        "upstream": {"checkpoint": str(directory), **upstream},
         "generator": GENERATOR,
         "transfer": {"method": method, "sides": sides},
         "downstream": {"train": TRAIN},
-        "decode": {"beam": 2, "max_length_offset": 3},
+        "decode": {"beam": 1, "max_length_ratio": 0, "max_length_offset": 6},
     }
-    return Config(**base | changes)
+
+
+def configured(directory, method="patt_eg", sides="decoder", **changes):
+    tokenizer = {"kind": "bpe", "vocab_size": 150, "is_shared": False}
+    base = exchange_settings(directory, tokenizer, method, sides, objective="masked_tokens")
+    base["data"]["max_tokens"] = 100
+    return Config(**base | {"decode": {"beam": 2, "max_length_offset": 3}} | changes)
 
 
 def run(store, config):

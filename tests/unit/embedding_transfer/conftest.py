@@ -1,7 +1,5 @@
 """A tiny released BERT with its tokenizer."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -1,7 +1,5 @@
 """A BERT of transformers as the pretrained model: renumbered, on both sides, its vocabulary exchanged."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

@@ -1,15 +1,12 @@
 """How a BERT is identified, and which checkpoints and settings are refused."""
 
-from __future__ import annotations
-
 import os
 import shutil
-import subprocess
-import sys
 
 import pytest
 
 from nlgraft.basics.errors import DataError, TrialFailed
+from tests.processes import python
 from tests.tiny_checkpoints import edit
 from tests.unit.embedding_transfer.bert_configs import CORPUS, ROOM, configured, graph_of, run
 
@@ -56,9 +53,7 @@ for revision in (None, "v2"):
     print(found.model.config.norm_eps, find_tokenizer("org/bert", revision).name)
 """
     environment = os.environ | {"HF_HUB_CACHE": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False
-    )
+    done = python("-c", script, env=environment)
     assert done.stdout.split("\n") == [f"1e-12 {commits['main']}", f"0.25 {commits['v2']}", ""], done.stderr
 
 

@@ -1,7 +1,5 @@
 """An mBART of transformers as the pretrained model: renumbered, its vocabulary exchanged (Table 3)."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 
@@ -24,7 +22,7 @@ from nlgraft.vocab.transfer_plan import Provenance, TransferPlan
 from tests.released_translators import write_mbart
 from tests.tensors import differing
 from tests.tiny_checkpoints import edit
-from tests.unit.embedding_transfer.bert_configs import CORPUS, GENERATOR, TRAIN, corpus
+from tests.unit.embedding_transfer.bert_configs import corpus, exchange_settings
 from tests.unit.stages.runs import finish
 from trainables.embedding_transfer import Config, stage_graph
 
@@ -38,16 +36,9 @@ def mbart(tmp_path_factory):
 
 
 def configured(directory, method="patt_eg", sides="decoder", **upstream):
-    start = {"start_id": 122} | upstream
-    return Config(
-        data={"upstream": CORPUS, "downstream": CORPUS | {"domain": "b"}},
-        tokenizers={"downstream": {"vocab_size": 150, "is_shared": True}},
-        upstream={"objective": "denoising", "checkpoint": str(directory), **start},
-        generator=GENERATOR,
-        transfer={"method": method, "sides": sides},
-        downstream={"train": TRAIN},
-        decode={"beam": 1, "max_length_ratio": 0, "max_length_offset": 6},
-    )
+    upstream = {"objective": "denoising", "start_id": 122} | upstream
+    tokenizer = {"vocab_size": 150, "is_shared": True}
+    return Config(**exchange_settings(directory, tokenizer, method, sides, **upstream))
 
 
 def run(store, config):

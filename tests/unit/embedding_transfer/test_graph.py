@@ -1,7 +1,5 @@
 """Which stages trials share, and what changes which."""
 
-from __future__ import annotations
-
 import pytest
 
 from nlgraft.study.reading.knobs import knobs as knobs_of

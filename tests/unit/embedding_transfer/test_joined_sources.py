@@ -1,7 +1,5 @@
 """Passage and answer on one line: the model sees where one ends, and nothing is cut there again."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """mBART, mBART-50, M2M-100 and NLLB as the pretrained model: languages by name, a new vocabulary."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -17,7 +15,7 @@ from nlgraft.training.models import read_model
 from nlgraft.vocab.transfer_plan import Provenance, TransferPlan
 from tests.released_translators import FAMILIES, check_alike, write_marian, write_multilingual
 from tests.tensors import differing
-from tests.unit.embedding_transfer.bert_configs import CORPUS, GENERATOR, TRAIN, corpus
+from tests.unit.embedding_transfer.bert_configs import corpus, exchange_settings
 from tests.unit.stages.runs import finish, made
 
 METHODS = ["avg_eg", "att_eg", "patt_eg"]
@@ -35,19 +33,15 @@ def checkpoints(tmp_path_factory):
 
 def study_of(directory, languages, *, methods=METHODS, sides="decoder", is_shared=False, **upstream):
     """A study of methods that give a checkpoint the vocabulary of another domain."""
+    tokenizer = {"vocab_size": 120, "is_shared": is_shared}
+    settings = exchange_settings(directory, tokenizer, sides=sides, languages=languages, **upstream)
+    del settings["transfer"]["method"]
     return Study.from_dict(
         {
             "name": "languages",
             "system": "trainables.embedding_transfer",
-            "data": {"upstream": CORPUS, "downstream": CORPUS | {"domain": "b"}},
-            "base": {
-                "tokenizers": {"downstream": {"vocab_size": 120, "is_shared": is_shared}},
-                "upstream": {"checkpoint": str(directory), "languages": languages, **upstream},
-                "generator": GENERATOR,
-                "transfer": {"sides": sides},
-                "downstream": {"train": TRAIN},
-                "decode": {"beam": 1, "max_length_ratio": 0, "max_length_offset": 6},
-            },
+            "data": settings.pop("data"),
+            "base": settings,
             "factors": {
                 "method": {"target": "transfer.method", "levels": methods, "baseline": methods[0]},
             },

@@ -1,7 +1,5 @@
 """An OPUS-MT as the pretrained model: its two tokenizers, its logits, its vocabulary exchanged."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -18,7 +16,7 @@ from nlgraft.vocab.transfer_plan import Provenance, TransferPlan
 from tests.released_translators import copy_of, write_marian
 from tests.tensors import assert_near, differing
 from tests.tiny_checkpoints import edit, quiet
-from tests.unit.embedding_transfer.bert_configs import CORPUS, GENERATOR, TRAIN, corpus
+from tests.unit.embedding_transfer.bert_configs import corpus, exchange_settings
 from tests.unit.stages.runs import finish
 from trainables.embedding_transfer import Config, stage_graph
 
@@ -32,15 +30,7 @@ def opus(tmp_path_factory):
 
 
 def settings_of(directory, method="patt_eg", **upstream):
-    return {
-        "data": {"upstream": CORPUS, "downstream": CORPUS | {"domain": "b"}},
-        "tokenizers": {"downstream": {"vocab_size": 120}},
-        "upstream": {"objective": "translation", "checkpoint": str(directory), **upstream},
-        "generator": GENERATOR,
-        "transfer": {"method": method, "sides": "decoder"},
-        "downstream": {"train": TRAIN},
-        "decode": {"beam": 1, "max_length_ratio": 0, "max_length_offset": 6},
-    }
+    return exchange_settings(directory, {"vocab_size": 120}, method, objective="translation", **upstream)
 
 
 def run(store, document):

@@ -1,9 +1,6 @@
 """Checkpoints of four architectures, body only, through whole trials: same code for all."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 import transformers
@@ -31,7 +28,7 @@ TRAIN = {
 }
 
 
-def write_checkpoint(kind: str, directory: Path) -> str:
+def write_checkpoint(kind, directory):
     lines = load_corpus(ConlangConfig(corpus="conlang", task="monolingual", train=200, dev=1, test=1))
     tokens = WordTokenizerConfig(kind="unigram" if kind == "roberta" else "wordpiece", vocab_size=150)
     directory.mkdir()
@@ -52,7 +49,7 @@ def write_checkpoint(kind: str, directory: Path) -> str:
     return str(directory)
 
 
-def _put_padding_second(path: Path) -> None:
+def _put_padding_second(path):
     """Number <unk> 0 and <pad> 1."""
     settings = json.loads(path.read_text("utf-8"))
     settings["model"]["vocab"][:2] = settings["model"]["vocab"][1::-1]

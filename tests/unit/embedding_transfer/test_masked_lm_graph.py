@@ -1,12 +1,10 @@
 """Masked language models: which stages trials share, and which settings contradict each other."""
 
-from __future__ import annotations
-
-import subprocess
 import sys
 
 import pytest
 
+from tests.processes import python
 from trainables.embedding_transfer import Config, stage_graph
 from trainables.embedding_transfer.config import MASKED_LM_METHODS as METHODS
 from trainables.embedding_transfer.config import VECTOR_METHODS
@@ -94,7 +92,7 @@ heavy = {{"torch", "ray", "mlflow", "transformers", "tokenizers", "sentencepiece
 assert not heavy, heavy
 """
     paths = [".", "platform", *(path for path in sys.path if path)]
-    subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": ":".join(paths)})
+    python("-c", code, env={"PYTHONPATH": ":".join(paths)})
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Whole trials of a masked language model on a few constructed sentences, and parts on a checkpoint."""
 
-from __future__ import annotations
-
 import pytest
 from safetensors.numpy import load_file
 

@@ -1,7 +1,5 @@
 """Table 2's arms that make rows from text or put new layers in place of the pretrained embeddings."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from safetensors.numpy import load_file

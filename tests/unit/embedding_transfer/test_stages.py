@@ -1,7 +1,5 @@
 """Whole trials on a few constructed sentences, in this process."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

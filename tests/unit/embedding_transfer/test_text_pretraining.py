@@ -1,7 +1,5 @@
 """Pretraining on text: masked language models and what comes of them (Table 3)."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

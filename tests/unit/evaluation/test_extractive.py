@@ -1,7 +1,5 @@
 """Summaries taken from the text itself."""
 
-from __future__ import annotations
-
 from nlgraft.evaluation.overlap import lead, oracle, sentences
 
 TEXT = "A red fox ran. Dogs sleep all day! Who saw the fox?"

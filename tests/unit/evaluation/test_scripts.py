@@ -1,7 +1,5 @@
 """The script of references and the tokenizers that fit it."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

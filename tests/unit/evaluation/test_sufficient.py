@@ -4,6 +4,7 @@ import gzip
 import math
 import operator
 import os
+import random
 from functools import partial, reduce
 from pathlib import Path
 from typing import get_args
@@ -17,6 +18,7 @@ from sklearn.metrics import f1_score, matthews_corrcoef
 
 from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.metric_config import SCORED, TextMetric
+from nlgraft.evaluation.overlap import bleu_rows
 from nlgraft.evaluation.scripts import TextTokenizers
 from nlgraft.evaluation.sufficient import STATISTIC_METRICS, aggregate, find_metric, segment_rows
 
@@ -99,6 +101,25 @@ def test_aggregate_equals_sacrebleu_on_noisy_text(name, settings, metric):
         for size in (1, 2, 3, 7, 10, 50, len(rows)):
             expected = metric.corpus_score(hypotheses[:size], [references[:size]]).score
             assert aggregate(name, rows[:size].sum(0)) == pytest.approx(expected, abs=math.ulp(expected))
+
+
+@pytest.mark.parametrize("tokenizer", ["13a", "zh", "char", "intl", "none"])
+@pytest.mark.parametrize(
+    "characters", [" .,-019a&{'\"@~", "ab  ", "你好a .,1- \u00a0\t&;<>quot", "ab.,12-\x1f\u2028 "]
+)
+def test_statistics_of_bleu_are_those_of_sacrebleu_segment_by_segment(tokenizer, characters):
+    """Of any text, in more than one portion: we count n-grams ourselves, and leave spaces to be collapsed."""
+    draw = random.Random(1)
+
+    def line():
+        return "".join(draw.choices(characters, k=draw.randint(0, 25)))
+
+    hypotheses = ["", "", *(line() for _ in range(1100))]
+    references = ["", "a", *(one[: draw.randint(0, 30)] + line() for one in hypotheses[2:])]
+    metric = BLEU(tokenize=tokenizer, force=True)
+    rows, signature = bleu_rows(tokenizer)(hypotheses, references)
+    assert rows.tolist() == metric._extract_corpus_statistics(hypotheses, [references])
+    assert signature == str(metric.get_signature())
 
 
 def test_bleu_equals_that_of_sacrebleu_as_released():

@@ -1,7 +1,5 @@
 """Trials that fit a cluster, and trials that are refused, before Ray is started."""
 
-from __future__ import annotations
-
 import pytest
 
 from nlgraft.basics.errors import CapacityError
@@ -21,19 +19,17 @@ from nlgraft.study.data.study import Resources
         ({"max_concurrent": 3}, {"CPU": 2}, 2),
     ],
 )
-def test_concurrency_is_the_least_of_all_resources(
-    shape: dict[str, float], capacity: dict[str, float], expected: int
-) -> None:
+def test_concurrency_is_the_least_of_all_resources(shape, capacity, expected):
     assert check_fit(Resources.model_validate(shape), capacity, "here") == expected
 
 
-def test_what_never_fits_is_refused_with_what_is_missing() -> None:
+def test_what_never_fits_is_refused_with_what_is_missing():
     resources = Resources(workers=3, gpus_per_worker=1)
     with pytest.raises(CapacityError, match=r"3 GPUs per trial \(3 workers x 1\), this machine has 0"):
         check_fit(resources, {"CPU": 64.0, "GPU": 0.0}, "this machine")
 
 
-def test_local_gpus_follow_cuda_visible_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_gpus_follow_cuda_visible_devices(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     assert local_capacity()["GPU"] == 2
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")

@@ -1,7 +1,5 @@
 """The watch over Ray's processes, with plain sockets in their place."""
 
-from __future__ import annotations
-
 import socket
 import time
 
@@ -14,16 +12,16 @@ from nlgraft.execution.interruption import Interrupted, raising_interrupted
 
 
 @pytest.fixture(autouse=True)
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_pauses(monkeypatch):
     monkeypatch.setattr(cluster_watch, "_PAUSE_S", 0.01)
 
 
 @pytest.fixture
-def server() -> socket.socket:
+def server():
     return socket.create_server(("127.0.0.1", 0))
 
 
-def test_a_process_that_no_longer_answers_interrupts_the_driver(server: socket.socket) -> None:
+def test_a_process_that_no_longer_answers_interrupts_the_driver(server):
     watch = ClusterWatch({"raylet": server.getsockname()}, None)
     watch.check(is_suspect=True)
     server.close()
@@ -33,7 +31,7 @@ def test_a_process_that_no_longer_answers_interrupts_the_driver(server: socket.s
         watch.check()
 
 
-def test_a_suspect_cluster_is_looked_at_at_once(server: socket.socket) -> None:
+def test_a_suspect_cluster_is_looked_at_at_once(server):
     watch = ClusterWatch({"gcs": server.getsockname()}, "10.0.0.1:6379")
     watch.check(is_suspect=True)
     server.close()
@@ -42,9 +40,7 @@ def test_a_suspect_cluster_is_looked_at_at_once(server: socket.socket) -> None:
         watch.check(is_suspect=True)
 
 
-def test_a_process_that_answers_again_is_not_lost(
-    server: socket.socket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_answers_again_is_not_lost(server, monkeypatch):
     answers = iter([False, True])
     monkeypatch.setattr(cluster_watch, "answers", lambda place: next(answers))
     ClusterWatch({"gcs": server.getsockname()}, None).check(is_suspect=True)

@@ -1,28 +1,25 @@
 """Worker groups that are lost and replaced, without Ray."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from ray.train import PreemptionError, PreemptionInfo, ScalingConfig
+from ray.train import PreemptionError, PreemptionInfo
 
 from nlgraft.basics.errors import TrialFailed
 from nlgraft.execution import distributed_stages
 from nlgraft.execution.cluster import WorkerGroup
 from nlgraft.execution.cluster_watch import Losses
-from nlgraft.execution.distributed_stages import _Mailbox, run_on_workers
+from nlgraft.execution.distributed_stages import run_on_workers
+from nlgraft.execution.sweep_board import Mailbox
 from nlgraft.pipeline.execute import RecordingReporter
 from nlgraft.pipeline.stage import NullReporter, Stage, TrialStopped
 from nlgraft.pipeline.store import StorePlace
 from nlgraft.study.data.study import Resources, WorkerRange
 
 
-def test_a_new_group_takes_the_place_of_the_old_one_whatever_their_sizes() -> None:
+def test_a_new_group_takes_the_place_of_the_old_one_whatever_their_sizes():
     """Else the dead of the old group would make an error of the new one look like a loss."""
-    mailbox = _Mailbox()
+    mailbox = Mailbox()
     for rank in range(3):
         mailbox.join(rank, 3, f"old {rank}", f"node {rank}")
     mailbox.join(1, 2, "new 1", "node 4")
@@ -34,16 +31,16 @@ def test_a_new_group_takes_the_place_of_the_old_one_whatever_their_sizes() -> No
 
 
 def test_the_stacks_of_all_workers_are_waited_for_since_each_looks_at_times_of_its_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     """With a limit of ten minutes, a worker may notice a minute after another one."""
     now_s = 0.0
 
-    def sleep(seconds: float) -> None:
+    def sleep(seconds):
         nonlocal now_s
         now_s += seconds
 
-    def read() -> list[str]:
+    def read():
         return ["worker 0 waits", "worker 1 stands still"][: 1 + (now_s > 50)]
 
     monkeypatch.setattr(distributed_stages, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: now_s))
@@ -62,12 +59,12 @@ LOST = RuntimeError("connection reset by peer")
 
 
 @pytest.fixture
-def fits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any, list[str]]]:
+def fits(monkeypatch):
     """Failure, posted error and nodes of the Train runs to come; node b is lost."""
-    ends: list[tuple[Any, Any, list[str]]] = []
-    posted: list[Any] = []
+    ends = []
+    posted = []
 
-    def fit(*arguments: Any) -> Any:
+    def fit(*arguments):
         failure, error, nodes = ends.pop(0)
         posted[:] = [error and (error, "b"), nodes]
         return failure
@@ -90,7 +87,7 @@ def fits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any, list[str]]]:
     return ends
 
 
-def run(max_failures: int = 0) -> tuple[Losses, RecordingReporter]:
+def run(max_failures=0):
     losses, reporter = Losses(max_failures), RecordingReporter(NullReporter())
     stage = Stage(name="train", run="a.b:c", is_distributed=True)
     group = WorkerGroup(Resources(workers=WorkerRange(min=1, max=4), max_failures=max_failures), "")
@@ -98,7 +95,7 @@ def run(max_failures: int = 0) -> tuple[Losses, RecordingReporter]:
     return losses, reporter
 
 
-def test_lost_nodes_are_counted_apart_from_lost_processes(fits: list[Any]) -> None:
+def test_lost_nodes_are_counted_apart_from_lost_processes(fits):
     fits += [
         (LOST, None, ["a", "b"]),  # the node vanished
         (ANNOUNCED, None, ["a"]),  # it was announced, and the training did not hear of it in time
@@ -115,7 +112,7 @@ def test_lost_nodes_are_counted_apart_from_lost_processes(fits: list[Any]) -> No
     assert fits == []
 
 
-def test_an_error_or_an_end_of_the_stage_is_no_loss(fits: list[Any]) -> None:
+def test_an_error_or_an_end_of_the_stage_is_no_loss(fits):
     fits += [(LOST, TrialFailed("train", "ValueError: no"), ["b"]), (None, TrialStopped("rung 1"), ["a"])]
     with pytest.raises(TrialFailed, match="ValueError: no"):
         run()
@@ -126,15 +123,13 @@ def test_an_error_or_an_end_of_the_stage_is_no_loss(fits: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("workers", "num_workers"), [(4, 4), (WorkerRange(min=4, max=4), 4), (WorkerRange(min=1, max=4), (1, 4))]
 )
-def test_train_gets_the_range(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int | WorkerRange, num_workers: Any
-) -> None:
-    kwargs: dict[str, Any] = {}
+def test_train_gets_the_range(tmp_path, monkeypatch, workers, num_workers):
+    kwargs = {}
     monkeypatch.setattr(distributed_stages, "TorchTrainer", lambda loop, **options: kwargs.update(options))
     group = WorkerGroup(Resources(workers=workers), str(tmp_path))
     stage = Stage(name="train", run="a.b:c", is_distributed=True)
     distributed_stages._new_trainer(stage, StorePlace("store"), group, None, 0, ())
-    scaling: ScalingConfig = kwargs["scaling_config"]
+    scaling = kwargs["scaling_config"]
     assert scaling.num_workers == num_workers
     # else Train would retry itself, without bound, and nobody would count
     assert kwargs["run_config"].failure_config.max_preemption_failures == 0

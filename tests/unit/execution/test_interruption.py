@@ -1,31 +1,27 @@
 """Signals become exceptions, and none is lost."""
 
-from __future__ import annotations
-
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import Callable
 
 import pytest
 
 from nlgraft.execution.interruption import Interrupted, raising_interrupted
+from tests.processes import python
 
 
 class Careless:
     """An object during whose destruction a signal arrives: Python ignores what the handler raises there."""
 
-    def __del__(self) -> None:
+    def __del__(self):
         os.kill(os.getpid(), signal.SIGHUP)
 
 
-def test_a_signal_whose_exception_was_ignored_is_raised_at_the_next_check() -> None:
+def test_a_signal_whose_exception_was_ignored_is_raised_at_the_next_check():
     with pytest.raises(Interrupted), raising_interrupted() as check:
         expect_interrupted(check)
 
 
-def expect_interrupted(check: Callable[[], None]) -> None:
+def expect_interrupted(check):
     check()
     Careless()
     with pytest.raises(Interrupted, match="SIGHUP") as raised:
@@ -33,7 +29,7 @@ def expect_interrupted(check: Callable[[], None]) -> None:
     assert raised.value.signum == signal.SIGHUP
 
 
-def test_a_signal_whose_exception_was_ignored_is_raised_at_the_end() -> None:
+def test_a_signal_whose_exception_was_ignored_is_raised_at_the_end():
     before = signal.getsignal(signal.SIGHUP)
     with pytest.raises(Interrupted, match="SIGHUP"), raising_interrupted():
         Careless()
@@ -55,6 +51,5 @@ with raising_interrupted():
 """
 
 
-def test_a_second_signal_ends_the_process_also_on_the_way_out_of_an_inner_context() -> None:
-    ended = subprocess.run([sys.executable, "-c", TWO_SIGNALS], capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stdout) == (-signal.SIGTERM, "ending\n"), ended.stderr
+def test_a_second_signal_ends_the_process_also_on_the_way_out_of_an_inner_context():
+    assert python("-c", TWO_SIGNALS, code=-signal.SIGTERM).stdout == "ending\n"

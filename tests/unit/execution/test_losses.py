@@ -1,16 +1,13 @@
 """What counts against `max_failures`, and what does not."""
 
-from __future__ import annotations
-
 import socket
 
-import pytest
 import ray
 
 from nlgraft.execution.cluster_watch import MAX_PREEMPTIONS, Losses, is_any_lost
 
 
-def lost(num_failures: int, num_preemptions: int) -> Losses:
+def lost(num_failures, num_preemptions):
     losses = Losses(max_failures=2)
     for is_preemption, number in ((False, num_failures), (True, num_preemptions)):
         for _ in range(number):
@@ -19,13 +16,13 @@ def lost(num_failures: int, num_preemptions: int) -> Losses:
     return losses
 
 
-def test_each_kind_has_a_bound_of_its_own() -> None:
+def test_each_kind_has_a_bound_of_its_own():
     assert lost(2, MAX_PREEMPTIONS).reason_to_end is None
     assert lost(3, 0).reason_to_end == "a worker was lost 3 times, resources.max_failures allows 2"
     assert lost(0, MAX_PREEMPTIONS + 1).reason_to_end == "its nodes were lost 51 times, 50 are allowed"
 
 
-def test_a_node_is_lost_if_it_is_dead_unheard_of_or_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_is_lost_if_it_is_dead_unheard_of_or_does_not_answer(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as raylet, socket.create_server(("127.0.0.1", 0)) as killed:
         ports = [endpoint.getsockname()[1] for endpoint in (raylet, raylet, killed)]
         killed.close()

@@ -1,11 +1,7 @@
 """Memory of worker processes that run one trial after another."""
 
-from __future__ import annotations
-
-import subprocess
-import sys
-
 from nlgraft.execution.cluster_watch import memory_shortage
+from tests.processes import python
 
 # a thread frees 300 MB of its arena below something small that stays
 PROGRAM = """
@@ -36,7 +32,7 @@ RAYS = (
 
 
 def test_freed_memory_of_a_threads_arena_goes_back():
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    done = python("-c", PROGRAM)
     before, after = map(float, done.stdout.split())
     assert before - after > 200
 

@@ -1,14 +1,10 @@
 """One Optuna study per cell: its seed, and a database that cannot be used."""
 
-from __future__ import annotations
-
 import math
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import optuna
 import pytest
@@ -23,22 +19,20 @@ from nlgraft.study.public import Study
 from nlgraft.study.reading.place_rules import OPTUNA_FILE
 
 
-def open_study(
-    url: str | None = None, check: Callable[[], object] = lambda: None, **sampler: Any
-) -> OptunaStudy:
+def open_study(url=None, check=lambda: None, **sampler):
     search = Search.model_validate(
         {"sampler": sampler, "space": {"gain": {"type": "float", "low": 0.0, "high": 1.0}}, "trials": 4}
     )
     return OptunaStudy("cell", search, Objective(metric="dev/score", direction="maximize"), url, check)
 
 
-def finished(score: float) -> TrialRecord:
+def finished(score):
     return TrialRecord(fingerprint="f", config={}, seed=1, state="finished", metrics={"dev/score": score})
 
 
 @pytest.mark.parametrize("name", ["tpe", "random"])
-def test_proposals_follow_the_seed_and_the_number(name: str) -> None:
-    def proposals(seed: int) -> list[Any]:
+def test_proposals_follow_the_seed_and_the_number(name):
+    def proposals(seed):
         study = open_study(name=name, seed=seed)
         return [study.propose(number, {})["gain"] for number in range(4)]
 
@@ -46,7 +40,7 @@ def test_proposals_follow_the_seed_and_the_number(name: str) -> None:
     assert len({*proposals(seed=1), *proposals(seed=2)}) == 8
 
 
-def open_grid() -> OptunaStudy:
+def open_grid():
     space = {
         "gain": {"type": "categorical", "choices": [1, 2, [4]]},
         "share": {"type": "float", "low": 0.1, "high": 0.3, "step": 0.1},
@@ -55,7 +49,7 @@ def open_grid() -> OptunaStudy:
     return OptunaStudy("cell", search, Objective(metric="dev/score", direction="maximize"), None)
 
 
-def test_a_grid_is_told_to_its_last_point() -> None:
+def test_a_grid_is_told_to_its_last_point():
     study = open_grid()
     proposed = [study.propose(number, {}) for number in range(9)]
     study.tell(8, replace(finished(1.0), state="failed", reason="no memory"))
@@ -66,7 +60,7 @@ def test_a_grid_is_told_to_its_last_point() -> None:
     assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 8 + ["FAIL"]
 
 
-def test_a_grid_too_large_to_list_is_visited_without_repetition() -> None:
+def test_a_grid_too_large_to_list_is_visited_without_repetition():
     space = {f"gain{place}": {"type": "int", "low": 1, "high": 10**9} for place in range(3)}
     space["share"] = {"type": "float", "low": 0.0, "high": 1.0, "step": 0.5}
     search = Search.model_validate({"sampler": {"name": "grid"}, "space": space, "trials": 40})
@@ -78,13 +72,13 @@ def test_a_grid_too_large_to_list_is_visited_without_repetition() -> None:
     assert second.propose(39, {}) == points[39]
 
 
-def test_the_order_of_a_grid_outlasts_a_release() -> None:
+def test_the_order_of_a_grid_outlasts_a_release():
     points = [open_grid().propose(number, {}) for number in range(4)]
     grid = [(point["gain"], round(point["share"], 1)) for point in points]
     assert grid == [([4], 0.2), (2, 0.3), (1, 0.2), (2, 0.1)]
 
 
-def test_optuna_hears_how_each_proposal_ended() -> None:
+def test_optuna_hears_how_each_proposal_ended():
     study = open_study()
     ends = {
         0: finished(3.0),
@@ -106,7 +100,7 @@ def test_optuna_hears_how_each_proposal_ended() -> None:
     assert trials[3].user_attrs["nlgraft.reason"] == "no memory"
 
 
-def test_a_damaged_database_is_named_and_made_again_from_the_proposals(tmp_path: Path) -> None:
+def test_a_damaged_database_is_named_and_made_again_from_the_proposals(tmp_path):
     database = tmp_path / "optuna.db"
     url = f"sqlite:///{database}"
     database.write_bytes(b"this was a database" * 100)
@@ -123,7 +117,7 @@ def test_a_damaged_database_is_named_and_made_again_from_the_proposals(tmp_path:
     ]
 
 
-def test_a_database_that_another_process_keeps_locked_ends_no_search(tmp_path: Path) -> None:
+def test_a_database_that_another_process_keeps_locked_ends_no_search(tmp_path):
     """As one that is stopped in mid-transaction does; whatever it holds up is written later."""
     url = f"sqlite:///{tmp_path / 'optuna.db'}?timeout=0.1"
     running = open_study(url)
@@ -138,7 +132,7 @@ def test_a_database_that_another_process_keeps_locked_ends_no_search(tmp_path: P
     assert database_trials(url) == [("COMPLETE", 0, params, {})]
 
 
-def database_trials(url: str) -> list[tuple[str, int, dict[str, Any], dict[int, float]]]:
+def database_trials(url):
     [summary] = optuna.get_all_study_summaries(url)
     trials = optuna.load_study(study_name=summary.study_name, storage=url).trials
     return [
@@ -147,7 +141,7 @@ def database_trials(url: str) -> list[tuple[str, int, dict[str, Any], dict[int, 
     ]
 
 
-def test_the_database_gets_every_trial_once_and_whole(tmp_path: Path) -> None:
+def test_the_database_gets_every_trial_once_and_whole(tmp_path):
     url = f"sqlite:///{tmp_path / 'optuna.db'}"
     study = open_study(url)
     params = {number: study.propose(number, {}) for number in range(4)}
@@ -165,7 +159,7 @@ def test_the_database_gets_every_trial_once_and_whole(tmp_path: Path) -> None:
     assert len(database_trials(url)) == 3
 
 
-def test_a_driver_that_is_killed_before_it_writes_loses_no_trial(tmp_path: Path) -> None:
+def test_a_driver_that_is_killed_before_it_writes_loses_no_trial(tmp_path):
     url = f"sqlite:///{tmp_path / 'optuna.db'}"
     killed = open_study(url, name="tpe", seed=1, num_startup_trials=2)
     params, records = {}, {}
@@ -181,12 +175,12 @@ def test_a_driver_that_is_killed_before_it_writes_loses_no_trial(tmp_path: Path)
 
 
 def test_a_driver_that_lost_its_study_writes_no_trial_and_a_trial_that_is_there_twice_counts_once(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     url = f"sqlite:///{tmp_path / 'optuna.db'}"
     is_ours = True
 
-    def check() -> None:
+    def check():
         if not is_ours:
             raise StoreError("another driver has taken over")
 
@@ -204,7 +198,7 @@ def test_a_driver_that_lost_its_study_writes_no_trial_and_a_trial_that_is_there_
     assert len(open_study(url, name="random", seed=1).trials) == 1
 
 
-def test_to_verify_a_search_that_never_ran_makes_no_store(toy_document: dict[str, Any]) -> None:
+def test_to_verify_a_search_that_never_ran_makes_no_store(toy_document):
     space = {"noise": {"type": "float", "low": 0.0, "high": 1.0}}
     study = Study.from_dict(toy_document | {"search": {"space": space, "trials": 2}})
     store = ArtifactStore.open(study.storage.path)
@@ -214,7 +208,7 @@ def test_to_verify_a_search_that_never_ran_makes_no_store(toy_document: dict[str
 
 
 @pytest.mark.parametrize("name", ["a b", "50%20x", "what?", "a?mode=ro", "h#sh", "{x}"])
-def test_a_database_lies_in_its_store_whatever_that_is_called(tmp_path: Path, name: str) -> None:
+def test_a_database_lies_in_its_store_whatever_that_is_called(tmp_path, name):
     open_study(database_url(ArtifactStore.open(tmp_path / name)), name="random")
     assert [path.name for path in tmp_path.iterdir()] == [name]
     assert (tmp_path / name / OPTUNA_FILE).is_file()

@@ -1,9 +1,6 @@
 """Tune's schedulers decide per cell, and a decision to stop becomes a request."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -14,24 +11,24 @@ from nlgraft.execution.tune_searcher import CooperativeScheduler
 class Inner:
     """A scheduler that notes what it is told and stops every trial from step 3 on."""
 
-    def __init__(self) -> None:
-        self.told: list[tuple[str, str]] = []
+    def __init__(self):
+        self.told = []
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         return lambda controller, trial, *result: self.told.append((name, trial.trial_id))
 
-    def on_trial_result(self, controller: Any, trial: Any, result: dict[str, Any]) -> str:
+    def on_trial_result(self, controller, trial, result):
         self.told.append(("on_trial_result", trial.trial_id))
         return "STOP" if result[STEP] >= 3 else "PAUSE"
 
 
 @pytest.fixture
-def parts() -> tuple[Any, dict[str, Inner], list[tuple[str, str]]]:
+def parts():
     """A scheduler of trials named after their cells, its inner ones in order, and what it requests."""
-    inner: list[Inner] = []
-    requests: list[tuple[str, str]] = []
+    inner = []
+    requests = []
 
-    def new() -> Any:
+    def new():
         inner.append(Inner())
         return inner[-1]
 
@@ -43,9 +40,9 @@ def parts() -> tuple[Any, dict[str, Inner], list[tuple[str, str]]]:
     return scheduler, inner, requests
 
 
-def test_a_stop_is_requested_once_and_tune_goes_on(parts: Any) -> None:
+def test_a_stop_is_requested_once_and_tune_goes_on(parts):
     scheduler, inner, requests = parts
-    trial: Any = SimpleNamespace(trial_id="a1")
+    trial = SimpleNamespace(trial_id="a1")
     results = [{STEP: 2, VALUE: 1.0}, {STEP: 3}, {STEP: 4, VALUE: 1.0}, {STEP: 5, VALUE: 1.0}]
     assert [scheduler.on_trial_result(None, trial, result) for result in results] == ["CONTINUE"] * 4
     assert requests == [("a1", "stopped by the trial scheduler at step 4")]
@@ -53,9 +50,9 @@ def test_a_stop_is_requested_once_and_tune_goes_on(parts: Any) -> None:
     assert scheduler.__getstate__() == {}
 
 
-def test_every_cell_has_a_scheduler_of_its_own_and_replicates_have_none(parts: Any) -> None:
+def test_every_cell_has_a_scheduler_of_its_own_and_replicates_have_none(parts):
     scheduler, inner, requests = parts
-    trials: list[Any] = [SimpleNamespace(trial_id=name) for name in ("a1", "b1", "a2", "-1")]
+    trials = [SimpleNamespace(trial_id=name) for name in ("a1", "b1", "a2", "-1")]
     for trial in trials:
         scheduler.on_trial_add(None, trial)
         assert scheduler.on_trial_result(None, trial, {STEP: 1, VALUE: 0.5}) == "CONTINUE"

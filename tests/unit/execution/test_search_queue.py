@@ -1,9 +1,6 @@
 """The work queue without Ray: what a search proposes, and when."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +17,7 @@ ANY = TypeAdapter(dict[str, Any])
 
 
 @pytest.fixture
-def search_document(toy_document: dict[str, Any]) -> dict[str, Any]:
+def search_document(toy_document):
     toy_document["factors"] = {"upstream": {"target": "upstream", "levels": [0, 1], "baseline": 0}}
     toy_document["search"] = {
         "sampler": {"name": "random", "seed": 3},
@@ -30,7 +27,7 @@ def search_document(toy_document: dict[str, Any]) -> dict[str, Any]:
     return toy_document
 
 
-def test_search_proposes_equally_and_replicates_the_best(search_document: dict[str, Any]) -> None:
+def test_search_proposes_equally_and_replicates_the_best(search_document):
     bench = Bench(search_document)
     bench.run_all()
     searched = [event for event in bench.events if isinstance(event, CellSearched)]
@@ -53,9 +50,7 @@ def test_search_proposes_equally_and_replicates_the_best(search_document: dict[s
     assert not seeds["search"] & seeds["replicate"], "the selected model is not tested"
 
 
-def test_an_interrupted_search_makes_the_same_proposals(
-    search_document: dict[str, Any], tmp_path: Path
-) -> None:
+def test_an_interrupted_search_makes_the_same_proposals(search_document, tmp_path):
     search_document["search"]["sampler"] = {"name": "tpe", "seed": 5}
     whole = Bench(search_document)
     whole.run_all()
@@ -63,13 +58,12 @@ def test_an_interrupted_search_makes_the_same_proposals(
     cut = Bench(search_document)
     for _ in range(2):
         trial = cut.take()
-        assert trial is not None
         cut.run(trial)
     assert cut.take() is not None, "this one is lost with its driver"
     resumed = Bench(search_document)
     resumed.run_all()
 
-    def proposals(bench: Bench) -> set[tuple[str, int | None, float]]:
+    def proposals(bench):
         ended = [event.trial for event in bench.ended() if event.trial.kind == "search"]
         return {(trial.cell.label, trial.number, trial.params["gain"]) for trial in ended}
 
@@ -77,8 +71,8 @@ def test_an_interrupted_search_makes_the_same_proposals(
 
 
 def test_what_one_search_stopped_another_finishes_and_neither_winner_changes(
-    search_document: dict[str, Any],
-) -> None:
+    search_document,
+):
     """Two searches that differ in when they stop propose the same trials."""
     search_document["factors"] = {}
     search_document["search"]["sampler"]["seed"] = 1  # its first proposal is the best
@@ -105,9 +99,7 @@ def test_what_one_search_stopped_another_finishes_and_neither_winner_changes(
 
 @pytest.mark.parametrize("content", [None, "", '{"number": 0,', "{}", "[]"])
 @pytest.mark.parametrize("number", [0, 1, 2])
-def test_a_lost_or_damaged_proposal_is_made_again(
-    search_document: dict[str, Any], tmp_path: Path, number: int, content: str | None
-) -> None:
+def test_a_lost_or_damaged_proposal_is_made_again(search_document, tmp_path, number, content):
     search_document["factors"] = {}
     whole = Bench(search_document)
     whole.run_all()
@@ -118,17 +110,16 @@ def test_a_lost_or_damaged_proposal_is_made_again(
         if again.queue.is_done:
             break
         trial = again.take()
-        assert trial is not None
         again.run(trial)
     assert again.queue.is_done
 
-    def outcome(bench: Bench) -> dict[str, float]:
+    def outcome(bench):
         return {event.trial.name: event.record.metrics["dev/score"] for event in bench.ended()}
 
     assert outcome(again) == outcome(whole)
 
 
-def test_a_killed_proposal_stays_open_and_runs_again(search_document: dict[str, Any], tmp_path: Path) -> None:
+def test_a_killed_proposal_stays_open_and_runs_again(search_document, tmp_path):
     """A search runs no failed trial again, so one whose driver or store is gone must not count as failed."""
     search_document["search"]["sampler"] = {"name": "tpe", "seed": 5}
     whole = Bench(search_document)
@@ -136,7 +127,6 @@ def test_a_killed_proposal_stays_open_and_runs_again(search_document: dict[str, 
     search_document["storage"] = {"path": str(tmp_path / "second")}
     cut = Bench(search_document)
     trial = cut.take()
-    assert trial is not None
     cut.queue.kill(trial, "disk full at /store")
     assert cut.queue.is_done
     assert cut.queue.stop_reason == "disk full at /store"
@@ -153,10 +143,10 @@ def test_a_killed_proposal_stays_open_and_runs_again(search_document: dict[str, 
     assert {event.record.state for event in resumed.ended()} == {"finished"}
 
 
-def test_a_driver_that_lost_its_lock_changes_nothing_any_more(search_document: dict[str, Any]) -> None:
-    is_lost: list[bool] = []
+def test_a_driver_that_lost_its_lock_changes_nothing_any_more(search_document):
+    is_lost = []
 
-    def poll() -> None:
+    def poll():
         if is_lost:
             raise StudyLockedError("taken over")
 

@@ -1,29 +1,24 @@
 """Short trials of the work queue are handed out several at a time."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from nlgraft.pipeline.trial import trial_record
-from nlgraft.study.data.plan import SweepTrial
 from tests.unit.execution.queue_bench import Bench, short_study
 
 
-def timed(bench: Bench, trial: SweepTrial, seconds: float) -> None:
+def timed(bench, trial, seconds):
     """End a trial whose record says that it took so long."""
     record = replace(bench.run_only(trial), started_at=1000.0, ended_at=1000.0 + seconds)
     bench.queue.end(trial, record)
 
 
-def seeds(trials: Iterable[SweepTrial]) -> list[int]:
+def seeds(trials):
     return [trial.seed for trial in trials]
 
 
-def after_four_short_ones(bench: Bench) -> SweepTrial:
+def after_four_short_ones(bench):
     """The next trial, once there are durations to expect of it."""
     for _ in range(4):
         trial = bench.start()
@@ -32,8 +27,8 @@ def after_four_short_ones(bench: Bench) -> SweepTrial:
 
 
 def test_trials_are_handed_out_several_at_a_time_once_some_like_them_were_short(
-    toy_document: dict[str, Any],
-) -> None:
+    toy_document,
+):
     bench = Bench(short_study(toy_document, 40))
     for _ in range(4):
         trial = bench.start()
@@ -55,7 +50,7 @@ def test_trials_are_handed_out_several_at_a_time_once_some_like_them_were_short(
 
 
 @pytest.mark.parametrize("seconds", [0.3, 100.0])
-def test_one_long_trial_ends_batches(toy_document: dict[str, Any], seconds: float) -> None:
+def test_one_long_trial_ends_batches(toy_document, seconds):
     bench = Bench(short_study(toy_document, 40))
     for duration_s in (0.01, 0.01, 0.01, seconds):
         trial = bench.start()
@@ -64,7 +59,7 @@ def test_one_long_trial_ends_batches(toy_document: dict[str, Any], seconds: floa
     assert bench.queue.take_following(trial) == []
 
 
-def test_what_waits_is_divided_among_the_workers_and_a_budget_holds(toy_document: dict[str, Any]) -> None:
+def test_what_waits_is_divided_among_the_workers_and_a_budget_holds(toy_document):
     bench = Bench(short_study(toy_document, 10))
     first = after_four_short_ones(bench)
     assert seeds(bench.queue.take_following(first)) == [6, 7, 8], "5 are left for 2 workers"
@@ -76,8 +71,8 @@ def test_what_waits_is_divided_among_the_workers_and_a_budget_holds(toy_document
 
 
 def test_an_interrupted_sweep_keeps_what_its_workers_have_finished_before_it_heard(
-    toy_document: dict[str, Any],
-) -> None:
+    toy_document,
+):
     bench = Bench(short_study(toy_document, 3))
     shared = bench.start()
     bench.run(shared)
@@ -93,7 +88,7 @@ def test_an_interrupted_sweep_keeps_what_its_workers_have_finished_before_it_hea
     assert Bench(toy_document).queue.num_reused == 2
 
 
-def test_a_trial_whose_process_dies_after_its_end_has_finished(toy_document: dict[str, Any]) -> None:
+def test_a_trial_whose_process_dies_after_its_end_has_finished(toy_document):
     bench = Bench(short_study(toy_document, 3))
     shared = bench.start()
     bench.run(shared)
@@ -106,9 +101,7 @@ def test_a_trial_whose_process_dies_after_its_end_has_finished(toy_document: dic
 
 
 @pytest.mark.parametrize("sampler, num_following", [("random", 7), ("tpe", 0)])
-def test_a_search_proposes_ahead_only_if_results_change_no_proposal(
-    toy_document: dict[str, Any], sampler: str, num_following: int
-) -> None:
+def test_a_search_proposes_ahead_only_if_results_change_no_proposal(toy_document, sampler, num_following):
     toy_document["factors"] = {}
     toy_document["search"] = {
         "sampler": {"name": sampler, "seed": 1},

@@ -1,7 +1,5 @@
 """A training that stands still ends with the stacks of its process."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -37,7 +35,7 @@ print("ended")
 """
 
 
-def start(stage: str, num_reports: int, pause_s: float) -> subprocess.Popen[str]:
+def start(stage, num_reports, pause_s):
     path = os.pathsep.join([str(ROOT / "platform"), str(ROOT)])
     return subprocess.Popen(
         [sys.executable, "-c", CODE, stage, str(num_reports), str(pause_s)],
@@ -47,7 +45,7 @@ def start(stage: str, num_reports: int, pause_s: float) -> subprocess.Popen[str]
     )
 
 
-def test_a_training_that_reports_nothing_ends_with_its_stacks() -> None:
+def test_a_training_that_reports_nothing_ends_with_its_stacks():
     process = start("training", 1, 60.0)
     out, _ = process.communicate(timeout=patient(50))
     assert process.returncode == 1
@@ -58,14 +56,13 @@ def test_a_training_that_reports_nothing_ends_with_its_stacks() -> None:
     assert out.count("most recent call first") >= 2, "of every thread"
 
 
-def test_a_training_that_reports_and_another_stage_that_does_not_go_on() -> None:
+def test_a_training_that_reports_and_another_stage_that_does_not_go_on():
     processes = [start("training", 30, 0.1), start("corpus", 1, 4.0)]
     assert [process.communicate(timeout=patient(50))[0] for process in processes] == ["ready\nended\n"] * 2
 
 
-def test_time_in_which_the_process_was_stopped_does_not_count() -> None:
+def test_time_in_which_the_process_was_stopped_does_not_count():
     process = start("training", 1, 1.0)
-    assert process.stdout is not None
     process.stdout.readline()
     os.kill(process.pid, signal.SIGSTOP)
     time.sleep(4)

@@ -1,14 +1,9 @@
 """A trial inside a Tune actor: what it reports, when it stops, and what it leaves."""
 
-from __future__ import annotations
-
 import json
 import pickle
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from ray.exceptions import RayError
@@ -37,25 +32,25 @@ from nlgraft.study.data.study import Resources
 class Board:
     """A board whose specs, and whose answer to stop requests, are given; the answer may be an error."""
 
-    def __init__(self, answer: Any = None, specs: Sequence[bytes] = (), lost_on: Sequence[str] = ()) -> None:
-        self.outcomes: list[Outcome] = []
+    def __init__(self, answer=None, specs=(), lost_on=()):
+        self.outcomes = []
         self.stop_reason = SimpleNamespace(remote=lambda batch_id: (batch_id, answer))
         self.begin = SimpleNamespace(remote=lambda batch_id, node: [specs[0], list(lost_on), False])
         self.advance = SimpleNamespace(remote=self._advance)
         self.is_left_out = SimpleNamespace(remote=lambda batch_id: None)
         self._specs = specs
 
-    def _advance(self, batch_id: str, outcome: Outcome) -> bytes | None:
+    def _advance(self, batch_id, outcome):
         self.outcomes.append(outcome)
         return self._specs[len(self.outcomes)] if len(self.outcomes) < len(self._specs) else None
 
 
 @pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    results: list[dict[str, Any]] = []
+def sent(monkeypatch):
+    results = []
     monkeypatch.setattr(trainable.tune, "report", results.append)
 
-    def get(ref: Any) -> Any:
+    def get(ref):
         if ref is None or isinstance(ref, (bytes, str, list)):
             return ref
         if isinstance(ref[1], Exception):
@@ -68,7 +63,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return results
 
 
-def spec(tmp_path: Path, watched: str | None = "dev/loss", num_workers: int = 1, key: str = "k") -> TrialSpec:
+def spec(tmp_path, watched="dev/loss", num_workers=1, key="k"):
     graph = StageGraph(Stage(name="train", run="a.b:c"))
     group = WorkerGroup(Resources(workers=num_workers, max_failures=0), "")
     return TrialSpec(
@@ -76,9 +71,7 @@ def spec(tmp_path: Path, watched: str | None = "dev/loss", num_workers: int = 1,
     )
 
 
-def test_reports_without_dev_metrics_are_sent_once_a_second(
-    tmp_path: Path, sent: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reports_without_dev_metrics_are_sent_once_a_second(tmp_path, sent, monkeypatch):
     now = SimpleNamespace(s=50.0)
     monkeypatch.setattr(
         trainable, "time", SimpleNamespace(monotonic=lambda: now.s, time=lambda: 1000.0 + now.s)
@@ -106,12 +99,10 @@ def test_reports_without_dev_metrics_are_sent_once_a_second(
     assert reports[0]["unix_ms"] == 1_050_000
 
 
-def test_a_trial_that_tune_ends_is_killed_and_says_no_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trial_that_tune_ends_is_killed_and_says_no_more(tmp_path, monkeypatch):
     calls = []
 
-    def end(result: dict[str, Any]) -> None:
+    def end(result):
         calls.append(result)
         raise SystemExit
 
@@ -136,16 +127,16 @@ def test_a_trial_that_tune_ends_is_killed_and_says_no_more(
     ],
 )
 def test_the_board_hears_how_a_trial_ended(
-    tmp_path: Path,
-    sent: list[dict[str, Any]],
-    monkeypatch: pytest.MonkeyPatch,
-    end: Any,
-    result: Outcome,
-    num_workers: int,
-) -> None:
-    run_options: dict[str, Any] = {}
+    tmp_path,
+    sent,
+    monkeypatch,
+    end,
+    result,
+    num_workers,
+):
+    run_options = {}
 
-    def run(graph: StageGraph, store: Any, **options: Any) -> TrialRecord:
+    def run(graph, store, **options):
         run_options.update(options)
         if isinstance(end, Exception):
             raise end
@@ -161,7 +152,7 @@ def test_the_board_hears_how_a_trial_ended(
     assert (run_options["distribute"] is None) == (num_workers == 1)
 
 
-def test_a_trial_whose_code_is_not_on_the_node_is_not_tried_again(sent: list[dict[str, Any]]) -> None:
+def test_a_trial_whose_code_is_not_on_the_node_is_not_tried_again(sent):
     board = Board(specs=[b"cnowhere\nnothing\n."])
     run_tune_trial({TRIAL_ID: "t1"}, board)
     [outcome] = board.outcomes
@@ -174,16 +165,16 @@ def test_a_trial_whose_code_is_not_on_the_node_is_not_tried_again(sent: list[dic
     ("lost_on", "preemptions"), [([], 0), (["gone"] * 7, 7), (["gone", "here"], 1), (["here"] * 2, None)]
 )
 def test_a_lost_process_counts_as_a_failure_if_its_node_is_still_there(
-    tmp_path: Path,
-    sent: list[dict[str, Any]],
-    monkeypatch: pytest.MonkeyPatch,
-    lost_on: list[str],
-    preemptions: int | None,
-) -> None:
+    tmp_path,
+    sent,
+    monkeypatch,
+    lost_on,
+    preemptions,
+):
     """One failure is allowed. The next trial of the batch begins without the losses of this one."""
     recorded = []
 
-    def run(graph: StageGraph, store: Any, **options: Any) -> TrialRecord:
+    def run(graph, store, **options):
         recorded.append(options["reporter"].num_preemptions)
         return TrialRecord(fingerprint="f", config={}, seed=1, state="finished")
 
@@ -200,21 +191,17 @@ def test_a_lost_process_counts_as_a_failure_if_its_node_is_still_there(
         assert first.reason.endswith("a worker was lost 2 times, resources.max_failures allows 1")
 
 
-def test_a_worker_that_cannot_reach_the_board_says_so(
-    sent: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_cannot_reach_the_board_says_so(sent, monkeypatch):
     board = Board()
     board.begin = SimpleNamespace(remote=lambda batch_id, node: ("", RayError()))
     run_tune_trial({TRIAL_ID: "t1"}, board)
     assert sent == [{OUTCOME: "killed", REASON: "lost contact with the driver of the sweep (RayError)"}]
 
 
-def test_a_trial_on_a_host_whose_disk_is_full_is_left_to_others(
-    sent: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trial_on_a_host_whose_disk_is_full_is_left_to_others(sent, tmp_path, monkeypatch):
     """A fault that comes back while nobody else computes kills it; see the test of the board."""
 
-    def run(*arguments: object, **options: object) -> TrialRecord:
+    def run(*arguments, **options):
         raise HostFault("host one cannot use /cache: No space left on device")
 
     monkeypatch.setattr(trainable, "run_trial", run)

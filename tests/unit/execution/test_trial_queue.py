@@ -1,11 +1,6 @@
 """The work queue without Ray: order, sharing, failure, budgets, looks."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,7 +14,7 @@ from nlgraft.study.public import Study
 from tests.unit.execution.queue_bench import Bench, with_looks
 
 
-def test_every_trial_is_handed_out_once_and_reused_afterwards(toy_document: dict[str, Any]) -> None:
+def test_every_trial_is_handed_out_once_and_reused_afterwards(toy_document):
     first = Bench(toy_document)
     first.run_all()
     assert [event.trial.name for event in first.ended()] == [
@@ -36,16 +31,14 @@ def test_every_trial_is_handed_out_once_and_reused_afterwards(toy_document: dict
     ]
 
 
-def test_many_waiting_trials_do_not_slow_down_the_next_one(
-    toy_document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_waiting_trials_do_not_slow_down_the_next_one(toy_document, monkeypatch):
     """Looking up what the store holds goes through every trial that waits, so it has a share of the time."""
     toy_document["seeds"] = list(range(200))
     bench = Bench(toy_document)
-    looked_up: list[int] = []
+    looked_up = []
     finished = ArtifactStore.finished
 
-    def slow_look(store: ArtifactStore, fingerprints: Iterable[str]) -> set[str]:
+    def slow_look(store, fingerprints):
         batch = list(fingerprints)
         looked_up.append(len(batch))
         bench.clock_s += 1.0
@@ -54,7 +47,6 @@ def test_many_waiting_trials_do_not_slow_down_the_next_one(
     monkeypatch.setattr(ArtifactStore, "finished", slow_look)
     for _ in range(30):
         trial = bench.queue.take()  # without a pause: trials that end at once
-        assert trial is not None
         bench.run(trial)
     assert len(looked_up) == 1
     bench.clock_s += 60.0  # 1 s is 2 % of 50 s
@@ -62,7 +54,7 @@ def test_many_waiting_trials_do_not_slow_down_the_next_one(
     assert len(looked_up) == 2
 
 
-def test_a_stage_in_work_holds_back_those_who_need_it(toy_document: dict[str, Any]) -> None:
+def test_a_stage_in_work_holds_back_those_who_need_it(toy_document):
     bench = Bench(toy_document, max_concurrent=4)
     trial = bench.start()
     assert bench.take() is None, "the others need the upstream stage that the first one computes"
@@ -75,7 +67,7 @@ def test_a_stage_in_work_holds_back_those_who_need_it(toy_document: dict[str, An
     assert second.seed == 2
 
 
-def test_a_failed_stage_fails_those_who_need_it_without_running_them(toy_document: dict[str, Any]) -> None:
+def test_a_failed_stage_fails_those_who_need_it_without_running_them(toy_document):
     toy_document["factors"]["behaviour"] = {
         "target": "behaviour",
         "levels": ["good", "raise"],
@@ -91,7 +83,7 @@ def test_a_failed_stage_fails_those_who_need_it_without_running_them(toy_documen
     assert bench.queue.num_failed == 2
 
 
-def test_a_shared_stage_that_failed_fails_the_others_at_once(toy_document: dict[str, Any]) -> None:
+def test_a_shared_stage_that_failed_fails_the_others_at_once(toy_document):
     toy_document["budget"] = {"max_failed_fraction": 1.0}
     bench = Bench(toy_document)
     trial = bench.start()
@@ -106,7 +98,7 @@ def test_a_shared_stage_that_failed_fails_the_others_at_once(toy_document: dict[
     assert (counts["failed"], counts["waiting"]) == (4, 0)
 
 
-def test_max_failed_fraction_stops_the_sweep(toy_document: dict[str, Any]) -> None:
+def test_max_failed_fraction_stops_the_sweep(toy_document):
     toy_document["base"]["behaviour"] = "raise"
     toy_document["budget"] = {"max_failed_fraction": 0.5}
     bench = Bench(toy_document)
@@ -117,7 +109,7 @@ def test_max_failed_fraction_stops_the_sweep(toy_document: dict[str, Any]) -> No
     assert "max_failed_fraction" in str(bench.queue.stop_reason)
 
 
-def test_wall_clock_and_trial_budgets(toy_document: dict[str, Any]) -> None:
+def test_wall_clock_and_trial_budgets(toy_document):
     toy_document["budget"] = {"wall_clock": 15}
     bench = Bench(toy_document)
     trial = bench.start()
@@ -144,9 +136,7 @@ def test_wall_clock_and_trial_budgets(toy_document: dict[str, Any]) -> None:
         ({"gpus_per_worker": 0.5}, {"gpu_hours": 26 / 3600}, 5),
     ],
 )
-def test_hours_count_what_all_trials_hold(
-    toy_document: dict[str, Any], resources: dict[str, Any], budget: dict[str, Any], num_takes: int
-) -> None:
+def test_hours_count_what_all_trials_hold(toy_document, resources, budget, num_takes):
     apart = {"target": "upstream", "levels": [0, 1], "baseline": 0}  # no shared stage to wait for
     changes = {"resources": resources, "budget": budget, "factors": {"gain": apart}, "seeds": [1]}
     bench = Bench(toy_document | changes)
@@ -157,12 +147,11 @@ def test_hours_count_what_all_trials_hold(
     assert "-hours is spent" in str(bench.queue.stop_reason)
 
 
-def test_hours_of_earlier_runs_count(toy_document: dict[str, Any]) -> None:
+def test_hours_of_earlier_runs_count(toy_document):
     bench = Bench(toy_document)
     trial = bench.start()
     bench.run(trial)
     record = trial_record(bench.store, trial.fingerprint)
-    assert record is not None
     record = replace(record, ended_at=record.started_at + 7200)
     bench.store.records.write("trials", trial.fingerprint, record.to_json())
     again = Bench(toy_document | {"budget": {"cpu_hours": 2}})
@@ -173,8 +162,8 @@ def test_hours_of_earlier_runs_count(toy_document: dict[str, Any]) -> None:
 
 
 def test_a_sweep_that_others_keep_from_computing_waits_though_it_looks_again_and_again(
-    toy_document: dict[str, Any],
-) -> None:
+    toy_document,
+):
     """Else `--wait-timeout` would begin anew with each look, and never be over."""
     toy_document["seeds"] = [1]
     toy_document["factors"] = {}
@@ -198,7 +187,7 @@ def test_a_sweep_that_others_keep_from_computing_waits_though_it_looks_again_and
     assert bench.queue.awaited_of_others is None
 
 
-def test_a_damaged_trial_record_is_no_result(toy_document: dict[str, Any], tmp_path: Path) -> None:
+def test_a_damaged_trial_record_is_no_result(toy_document, tmp_path):
     toy_document["seeds"] = [1]
     toy_document["factors"] = {}
     Bench(toy_document).run_all()
@@ -211,13 +200,11 @@ def test_a_damaged_trial_record_is_no_result(toy_document: dict[str, Any], tmp_p
 
 
 @pytest.mark.parametrize("refused", [["write_unless"], ["read", "write_unless"]])
-def test_a_trial_is_killed_by_a_store_that_takes_no_record_of_it(
-    toy_document: dict[str, Any], monkeypatch: pytest.MonkeyPatch, refused: list[str]
-) -> None:
+def test_a_trial_is_killed_by_a_store_that_takes_no_record_of_it(toy_document, monkeypatch, refused):
     bench = Bench(toy_document)
     trial = bench.start()
 
-    def refuse(*_: Any) -> None:
+    def refuse(*_):
         raise StoreError("out of reach, or no space left on it")
 
     with monkeypatch.context() as patch:
@@ -231,13 +218,13 @@ def test_a_trial_is_killed_by_a_store_that_takes_no_record_of_it(
     assert {event.record.state for event in again.ended()} == {"finished"}
 
 
-def test_each_look_is_taken_when_all_granted_replicates_have_ended(toy_document: dict[str, Any]) -> None:
+def test_each_look_is_taken_when_all_granted_replicates_have_ended(toy_document):
     document = with_looks(toy_document)
     keys = [cell.key for cell in cells(Study.from_dict(document))]
     grants = [dict(zip(keys, counts, strict=True)) for counts in ((4, 4), (5, 4), (5, 4))]
-    taken: list[int] = []
+    taken = []
 
-    def grant() -> Mapping[str, int]:
+    def grant():
         taken.append(len(bench.ended()))
         return grants[len(taken) - 1]
 
@@ -255,7 +242,7 @@ def test_each_look_is_taken_when_all_granted_replicates_have_ended(toy_document:
     assert again.queue.num_reused == 9
 
 
-def test_status_counts_the_replicates_that_looks_have_granted(toy_document: dict[str, Any]) -> None:
+def test_status_counts_the_replicates_that_looks_have_granted(toy_document):
     document = with_looks(toy_document)
     study = Study.from_dict(document)
     store = ArtifactStore.open(study.storage.path)

@@ -1,12 +1,7 @@
 """What Tune asks for and reports, and what the queue hears of it."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Sequence
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -21,66 +16,66 @@ from nlgraft.pipeline.trial import TrialRecord
 class Queue:
     """A queue of prepared trials that notes what it is told."""
 
-    def __init__(self, *trials: Any, num_following: int = 0, num_idle: int = 0) -> None:
+    def __init__(self, *trials, num_following=0, num_idle=0):
         self.trials = list(trials)
         self.num_following = num_following
         self.num_idle = num_idle
-        self.told: list[Any] = []
-        self.stop_reason: str | None = None
+        self.told = []
+        self.stop_reason = None
         self.is_done = False
 
-    def take(self) -> Any:
+    def take(self):
         return self.trials.pop(0) if self.trials else None
 
-    def take_following(self, first: Any) -> list[Any]:
+    def take_following(self, first):
         return [self.trials.pop(0) for _ in self.trials[: self.num_following]]
 
-    def check_budget(self) -> None:
+    def check_budget(self):
         self.told.append("check_budget")
 
-    def lost(self, trial: Any, reason: str, stages: Sequence[Any] = ()) -> Any:
+    def lost(self, trial, reason, stages=()):
         return (reason, list(stages)) if stages else f"lost: {reason}"
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         return lambda trial, *args, **kwargs: self.told.append(
             (name, trial.fingerprint, *args, *kwargs.values())
         )
 
 
-def trial(name: str) -> Any:
+def trial(name):
     return SimpleNamespace(fingerprint=name, key=name, graph=SimpleNamespace(stages=[]))
 
 
 class Bench:
-    def __init__(self, store: ArtifactStore, *trials: Any, max_batches: int = 100, **options: int) -> None:
+    def __init__(self, store, *trials, max_batches=100, **options):
         self.queue, self.requests, self.checks = Queue(*trials, **options), [], []
-        self.ended: dict[str, list[Outcome]] = {}
-        self.num_begun: dict[str, int] = {}
-        self.freed: list[str] = []
-        self.assigned: dict[str, str] = {}
+        self.ended = {}
+        self.num_begun = {}
+        self.freed = []
+        self.assigned = {}
         self.searcher = TuneSearcher(self.queue, store, self, self.checks.append, max_batches)
 
-    def assign(self, batch_id: str, trials: Sequence[Any]) -> None:
+    def assign(self, batch_id, trials):
         self.assigned[batch_id] = "".join(trial.fingerprint for trial in trials)
 
-    def withdraw(self, batch_id: str) -> int:
+    def withdraw(self, batch_id):
         self.requests.append((batch_id, "withdraw"))
         return self.num_begun[batch_id]
 
-    def outcomes(self, batch_id: str) -> list[Outcome]:
+    def outcomes(self, batch_id):
         self.freed.append(batch_id)
         return self.ended.get(batch_id, [])
 
-    def request_stop(self, batch_id: str, reason: str) -> None:
+    def request_stop(self, batch_id, reason):
         self.requests.append((batch_id, reason))
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> ArtifactStore:
+def store(tmp_path):
     return ArtifactStore.open(tmp_path / "store")
 
 
-def test_it_hands_out_trials_until_the_queue_is_done(store: ArtifactStore) -> None:
+def test_it_hands_out_trials_until_the_queue_is_done(store):
     bench = Bench(store, trial("x"))
     assert bench.searcher.suggest("t1") == {TRIAL_ID: "t1"}
     assert bench.assigned == {"t1": "x"}
@@ -92,7 +87,7 @@ def test_it_hands_out_trials_until_the_queue_is_done(store: ArtifactStore) -> No
     assert bench.searcher.trial_of("t2") is None
 
 
-def test_reports_reach_the_queue(store: ArtifactStore) -> None:
+def test_reports_reach_the_queue(store):
     bench = Bench(store, trial("x"))
     bench.searcher.suggest("t1")
     event = {"key": "x", "stage": "train", "step": 3, "metrics": {"dev/loss": 0.5}, "unix_ms": 1000}
@@ -125,12 +120,12 @@ ENDED, RECORDED = {OUTCOME: "ended"}, Outcome("ended")
     ],
 )
 def test_the_end_of_a_trial(
-    store: ArtifactStore,
-    outcomes: list[Outcome],
-    result: dict[str, Any] | None,
-    is_error: bool,
-    call: tuple[str, ...],
-) -> None:
+    store,
+    outcomes,
+    result,
+    is_error,
+    call,
+):
     record = TrialRecord(fingerprint="x", config={}, seed=1, state="finished")
     store.records.write("trials", "x", record.to_json())
     bench = Bench(store, trial("x"))
@@ -145,7 +140,7 @@ def test_the_end_of_a_trial(
     assert bench.checks == [False] + [True] * is_error
 
 
-def test_a_training_that_stood_still_fails_with_its_stacks(store: ArtifactStore) -> None:
+def test_a_training_that_stood_still_fails_with_its_stacks(store):
     stages = [SimpleNamespace(name=name, fingerprint=name * 2) for name in ("corpus", "training")]
     stalled = SimpleNamespace(fingerprint="x", key="x", graph=SimpleNamespace(stages=stages))
     bench = Bench(store, stalled)
@@ -157,7 +152,7 @@ def test_a_training_that_stood_still_fails_with_its_stacks(store: ArtifactStore)
     assert bench.queue.told[-1] == ("end", "x", ("no progress", [expected]))
 
 
-def test_of_a_batch_whose_process_died_one_trial_is_lost_and_the_rest_goes_back(store: ArtifactStore) -> None:
+def test_of_a_batch_whose_process_died_one_trial_is_lost_and_the_rest_goes_back(store):
     record = TrialRecord(fingerprint="a", config={}, seed=1, state="finished")
     store.records.write("trials", "a", record.to_json())
     bench = Bench(store, *map(trial, "abcd"), num_following=3)
@@ -173,7 +168,7 @@ def test_of_a_batch_whose_process_died_one_trial_is_lost_and_the_rest_goes_back(
     ]
 
 
-def test_a_sweep_that_stops_ends_what_runs_and_takes_back_the_rest_of_a_batch(store: ArtifactStore) -> None:
+def test_a_sweep_that_stops_ends_what_runs_and_takes_back_the_rest_of_a_batch(store):
     bench = Bench(store, *map(trial, "abc"), num_following=2)
     bench.searcher.suggest("t1")
     bench.queue.stop_reason = "the budget is spent"
@@ -186,9 +181,7 @@ def test_a_sweep_that_stops_ends_what_runs_and_takes_back_the_rest_of_a_batch(st
     assert bench.queue.told[2:] == [("kill", "a", "the budget is spent")]
 
 
-def test_an_idle_worker_gets_what_has_not_begun_of_a_batch_that_takes_long(
-    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_idle_worker_gets_what_has_not_begun_of_a_batch_that_takes_long(store, monkeypatch):
     clock = SimpleNamespace(s=100.0)
     monkeypatch.setattr(tune_searcher, "time", SimpleNamespace(monotonic=lambda: clock.s))
     bench = Bench(store, *map(trial, "abcd"), num_following=3, num_idle=1)
@@ -203,7 +196,7 @@ def test_an_idle_worker_gets_what_has_not_begun_of_a_batch_that_takes_long(
     assert bench.queue.told == [("give_back", "d"), ("give_back", "c")]
 
 
-def test_trials_of_a_host_that_is_left_out_run_elsewhere(store: ArtifactStore) -> None:
+def test_trials_of_a_host_that_is_left_out_run_elsewhere(store):
     """The batch keeps its place, without trials, until none is left."""
     bench = Bench(store, trial("a"), trial("b"), trial("c"), num_following=2)
     bench.searcher.suggest("t1")

@@ -1,14 +1,12 @@
 """What a person hears of a run that waits."""
 
-from __future__ import annotations
-
 from nlgraft.basics.pacing import Wait
 from nlgraft.execution.sweep import place_text, unplaced
 
 
-def test_a_wait_is_told_every_thirty_seconds_and_begins_anew_after_something_ran() -> None:
+def test_a_wait_is_told_every_thirty_seconds_and_begins_anew_after_something_ran():
     now_s = 0.0
-    messages: list[str] = []
+    messages = []
     wait = Wait(messages.append, lambda: now_s)
     for now_s in (0.0, 29.0, 30.0, 31.0, 60.0, 89.0):
         waited_s = wait.poll("the lock")
@@ -22,8 +20,8 @@ def test_a_wait_is_told_every_thirty_seconds_and_begins_anew_after_something_ran
     assert messages[2:] == ["waiting for 31 s: a place"]
 
 
-def test_the_groups_that_wait_are_those_of_our_shape() -> None:
-    def group(state: str, *bundles: dict[str, float]) -> dict[str, object]:
+def test_the_groups_that_wait_are_those_of_our_shape():
+    def group(state, *bundles):
         return {"state": state, "bundles": dict(enumerate(bundles))}
 
     gpu = {"CPU": 2.0, "GPU": 0.5}

@@ -1,27 +1,17 @@
 """The page that shows a study while it runs, and the lines in the terminal."""
 
-from __future__ import annotations
-
 import re
-from pathlib import Path
-from typing import Any
-
-import pytest
-from click.testing import CliRunner
 
 from nlgraft import api
 from nlgraft.commands import terminal
-from nlgraft.commands.main import main
 from nlgraft.execution.events import Outlook, TrialEnded, TrialProgress, TrialStarted
 from nlgraft.execution.status import RunningRecord
 from nlgraft.study.planning.selection import study_key
-from tests.commands import write_study
+from tests.commands import nlgraft, write_study
 from tests.unit.execution.queue_bench import Bench
 
 
-def test_a_page_shows_what_runs_and_dev_curves_but_no_test_scores(
-    toy_document: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_page_shows_what_runs_and_dev_curves_but_no_test_scores(toy_document, tmp_path, monkeypatch):
     bench = Bench(toy_document)
     clock_s = 0.0
     with bench.store.leases.lock_study(study_key(bench.study), "a driver"):
@@ -57,7 +47,7 @@ def test_a_page_shows_what_runs_and_dev_curves_but_no_test_scores(
     assert len(steps) <= 200
     assert (steps[0], steps[-1]) == (1, 1000), "thinned evenly, with both ends"
 
-    pages: list[bool] = []
+    pages = []
     terminal.watch_status(
         lambda: api.status(bench.study), lambda document: pages.append(document["is_running"])
     )
@@ -66,12 +56,8 @@ def test_a_page_shows_what_runs_and_dev_curves_but_no_test_scores(
     assert 'http-equiv="refresh"' not in page.read_text()
 
 
-def test_a_page_that_cannot_be_written_is_told_in_a_sentence(
-    toy_document: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_page_that_cannot_be_written_is_told_in_a_sentence(toy_document, tmp_path):
     bench = Bench(toy_document)
     file = write_study(tmp_path / "toy.yaml", bench.study.to_dict())
-    done = CliRunner().invoke(main, ["watch", str(file), "--out", str(tmp_path / "missing" / "page.html")])
-    assert done.exit_code == 2
+    done = nlgraft("watch", file, "--out", tmp_path / "missing" / "page.html", code=2)
     assert "missing" in done.stderr
-    assert "Traceback" not in done.stderr

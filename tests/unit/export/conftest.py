@@ -1,10 +1,5 @@
 """A small study whose trials have run, on a store of its own, without Ray."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from nlgraft.pipeline.stage import NullReporter
@@ -15,7 +10,7 @@ from nlgraft.study.public import Study
 from nlgraft.study.reading.resolving import resolve_cell
 from tests.contract.toys.minimal_system import ARMS
 
-DOCUMENT: dict[str, Any] = {
+DOCUMENT = {
     "name": "small",
     "system": "examples.minimal_system",
     "data": ARMS["first"]["data"],
@@ -27,7 +22,7 @@ DOCUMENT: dict[str, Any] = {
 }
 
 
-def run_all(study: Study) -> None:
+def run_all(study):
     """Run every replicate of a study without a search, and record it as ``nlgraft run`` does."""
     store = ArtifactStore.open(study.storage.path)
     study.record(store)
@@ -41,9 +36,9 @@ def run_all(study: Study) -> None:
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+def study(tmp_path_factory):
     """Two cells, one source or both, and three seeds; all have finished."""
-    root: Path = tmp_path_factory.mktemp("finished")
+    root = tmp_path_factory.mktemp("finished")
     small_study = Study.from_dict({**DOCUMENT, "storage": {"path": str(root / "store")}})
     run_all(small_study)
     return small_study

@@ -1,17 +1,12 @@
 """A packed study is judged again elsewhere, without training: the same tables, or a refusal."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json
 import os
 import shutil
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -30,12 +25,14 @@ from nlgraft.text.corpora import load_corpus
 from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.text.files import below_root
 from tests.commands import nlgraft as invoke
+from tests.newcomer_text import write_lines
+from tests.processes import python
 from tests.unit.export.conftest import DOCUMENT, run_all
 
 ROOT = Path(__file__).parents[3]
 
 
-def write_study(root: Path) -> None:
+def write_study(root):
     """Write a study on files of its own, and its text."""
     (root / "text").mkdir(parents=True)
     splits = {}
@@ -45,7 +42,7 @@ def write_study(root: Path) -> None:
             f"{split}.t": corpus.target
         }
         for name, lines in files.items():
-            (root / "text" / name).write_text("".join(f"{line}\n" for line in lines or ()), "utf-8")
+            write_lines(root / "text" / name, lines)
         # One by a path of its own, as of a shared disk.
         splits[split] = {
             "sources": [f"text/{split}.0", f"text/{split}.1"],
@@ -56,7 +53,7 @@ def write_study(root: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def origin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def origin(tmp_path_factory):
     """Where a study was run; its file and its text lie there, and nowhere else."""
     root = tmp_path_factory.mktemp("origin")
     write_study(root)
@@ -64,7 +61,7 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def archive(origin: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def archive(origin, tmp_path_factory):
     """The archive, and the tables as the origin itself shows them; then the origin is gone."""
     study = Study.from_yaml(origin / "small.json", [f"storage.path={origin}/store"])
     nlgraft.register(study)
@@ -79,15 +76,8 @@ def archive(origin: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
 def test_the_tables_are_the_same_where_neither_text_nor_store_is(archive):
     """In another process, as on another machine: its store, its text and its study file do not exist."""
     path, shown = archive
-    done = subprocess.run(
-        [sys.executable, "-m", "nlgraft", "check", str(path)],
-        cwd=path.parent,
-        env={**os.environ, "PYTHONPATH": f"{ROOT / 'platform'}{os.pathsep}{ROOT}"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'platform'}{os.pathsep}{ROOT}"}
+    done = python("-m", "nlgraft", "check", path, cwd=path.parent, env=environment)
     assert "the same tables" in done.stdout
     with zipfile.ZipFile(path) as file:
         assert file.read("tables/comparison.csv").decode() == shown
@@ -145,7 +135,6 @@ def test_an_unpacked_study_is_as_registered_planned_and_checked_on_its_packed_te
     store = ArtifactStore.open(tmp_path / "store")
     study = Study.from_store("small", store)
     standing = nlgraft.load(study).registration
-    assert standing is not None
     assert standing.is_as_registered, str(standing)
     [registration] = open_registrations(store).read().documents.values()
     assert nlgraft.register(study) == registration
@@ -191,7 +180,7 @@ def test_an_archive_that_cannot_be_finished_leaves_the_earlier_one(study, tmp_pa
     first = pack(study, store, out)
     written, write = [], zipfile.ZipFile.writestr
 
-    def full_after_three(file: zipfile.ZipFile, name: zipfile.ZipInfo, *args: Any, **options: Any) -> None:
+    def full_after_three(file, name, *args, **options):
         if len(written) == 3:
             raise OSError(errno.ENOSPC, "No space left on device")
         written.append(name)
@@ -206,7 +195,7 @@ def test_an_archive_that_cannot_be_finished_leaves_the_earlier_one(study, tmp_pa
 
 
 def test_a_place_that_cannot_be_written_is_refused_before_anything_is_gathered(tmp_path):
-    study: Any = None
+    study = None
     with pytest.raises(DataError, match=r"x.zip: cannot be written .*No such file or directory"):
         pack(study, study, tmp_path / "no" / "x.zip")
 
@@ -231,7 +220,7 @@ def test_a_damaged_artifact_is_not_packed(study, tmp_path, suffix):
     assert not (tmp_path / "small.zip").exists()
 
 
-def write_archive(path: Path, entries: dict[str, bytes], mode: int = 0o600) -> Path:
+def write_archive(path, entries, mode=0o600):
     """Write an archive whose digest is right, as who wants to do harm would."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
         for name, data in {"archive.json": b'{"study": "s"}', **entries}.items():

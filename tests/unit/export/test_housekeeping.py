@@ -1,13 +1,10 @@
 """What lies in a store, what is removed of it, what differs, and hypotheses of any systems compared."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,21 +19,22 @@ from nlgraft.study.public import Study
 from nlgraft.study.reading.resolving import resolve_cell
 from tests.commands import json_of
 from tests.commands import nlgraft as invoke
+from tests.newcomer_text import write_lines
 from tests.unit.export.conftest import DOCUMENT, run_all
 
 
-def fingerprints(study: Study) -> set[str]:
+def fingerprints(study):
     """All stages of a study, from its graphs."""
     graphs = [resolve_cell(study, cell).graph(seed) for cell in cells(study) for seed in study.seeds]
     return {stage.fingerprint for graph in graphs for stage in graph.stages}
 
 
-def stored(place: Path) -> set[str]:
+def stored(place):
     return {path.name for path in (place / "artifacts").glob("*/*") if (path / "manifest.json").is_file()}
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(tmp_path_factory):
     """A store with two studies of one seed, which share text, tokenizer and the cell with one source."""
     place = tmp_path_factory.mktemp("finished") / "store"
     for levels in (["first", "both"], ["first", "second"]):
@@ -45,14 +43,14 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def place(finished: Path, tmp_path: Path) -> Path:
+def place(finished, tmp_path):
     """A copy of that store to take things from."""
     return Path(shutil.copytree(finished, tmp_path / "store"))
 
 
-def of(place: Path, levels: list[str]) -> Study:
+def of(place, levels):
     factor = {"target": "read", "levels": levels, "baseline": "first"}
-    document: dict[str, Any] = {**DOCUMENT, "name": levels[1], "seeds": [1], "factors": {"read": factor}}
+    document = {**DOCUMENT, "name": levels[1], "seeds": [1], "factors": {"read": factor}}
     return Study.from_dict({**document, "storage": {"path": str(place)}})
 
 
@@ -125,7 +123,7 @@ def test_gc_removes_nothing_while_something_runs_or_is_unreadable(place):
     assert "cannot be read" in invoke("ls", "--storage", place).stdout
 
 
-def tree(place: Path) -> dict[str, bytes]:
+def tree(place):
     return {str(path.relative_to(place)): path.read_bytes() for path in place.rglob("*") if path.is_file()}
 
 
@@ -218,7 +216,6 @@ def test_the_seeds_of_later_looks_belong_to_their_study(place):
 def test_config_prints_what_a_cell_is_trained_with(study):
     done = invoke("config", "small", "--cell", "both", "--storage", study.storage.path, "--json")
     record = next(trial for trial in nlgraft.load(study).cell("both").trials).record
-    assert record is not None
     assert json.loads(done.stdout) == record.config
     assert "read: both" in invoke("config", "small", "--cell", "both", "--storage", study.storage.path).stdout
     invoke("config", "small", "--cell", "neither", "--storage", study.storage.path, code=2)
@@ -238,18 +235,13 @@ def test_diff_shows_settings_data_and_results(place):
     invoke("diff", "both", "second", "--storage", place)
 
 
-def write(path: Path, lines: list[str]) -> Path:
-    path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
-    return path
-
-
 @pytest.fixture
-def outputs(tmp_path: Path) -> dict[str, list[Path]]:
+def outputs(tmp_path):
     """References, and three systems of six seeds that get 30, 31 and 60 words in a hundred wrong."""
     draw = random.Random(1)
     words = [f"wort{number}" for number in range(50)]
     references = [[draw.choice(words) for _ in range(12)] for _ in range(150)]
-    files = {"ref": [write(tmp_path / "ref", [" ".join(line) for line in references])]}
+    files = {"ref": [write_lines(tmp_path / "ref", [" ".join(line) for line in references])]}
     for name, share in (("a", 0.30), ("b", 0.31), ("c", 0.60)):
         files[name] = []
         for seed in range(1, 7):
@@ -257,11 +249,11 @@ def outputs(tmp_path: Path) -> dict[str, list[Path]]:
                 [draw.choice(words) if draw.random() < share else word for word in line]
                 for line in references
             ]
-            files[name].append(write(tmp_path / f"{name}.{seed}", [" ".join(line) for line in lines]))
+            files[name].append(write_lines(tmp_path / f"{name}.{seed}", [" ".join(line) for line in lines]))
     return files
 
 
-def compared(outputs: dict[str, list[Path]], systems: str, seeds: list[int], *options: str | Path):
+def compared(outputs, systems, seeds, *options):
     """Compare some seeds, counted from 1, of some systems."""
     files = [outputs[name][seed - 1] for name in systems for seed in seeds]
     names = [part for name in systems for _ in seeds for part in ("--sys-name", name)]
@@ -295,7 +287,7 @@ def test_the_ledger_remembers_what_was_compared(outputs, tmp_path, monkeypatch):
     """Twice the files are the next look; files left out, another baseline, no ledger: no verdict."""
     monkeypatch.chdir(tmp_path)
 
-    def verdict(systems: str, seeds: list[int], *options: str) -> tuple[str, str]:
+    def verdict(systems, seeds, *options):
         done = compared(outputs, systems, seeds, "--json", *options)
         last = json.loads(done.stdout)[-1]["comparison"]
         return last["basis"], last["standing"]
@@ -310,7 +302,7 @@ def test_the_ledger_remembers_what_was_compared(outputs, tmp_path, monkeypatch):
     assert verdict("ab", [1, 2, 3]) == ("declared later", "open")
     assert verdict("bc", [1, 2, 3]) == ("exploratory", "open")
     outputs["d"] = [
-        write(tmp_path / f"d.{path.name}", path.read_text().splitlines()) for path in outputs["c"]
+        write_lines(tmp_path / f"d.{path.name}", path.read_text().splitlines()) for path in outputs["c"]
     ]
     assert verdict("bd", [1, 2, 3]) == ("exploratory", "open"), "another name makes no other system"
     assert verdict("bd", [1, 2, 3], "--ledger", "fresh") == ("declared", "worse")
@@ -329,7 +321,7 @@ def test_one_file_of_each_system_decides_nothing(outputs):
 
 
 def test_files_that_do_not_fit_are_all_named(outputs, tmp_path):
-    short = write(tmp_path / "short", ["one line"])
+    short = write_lines(tmp_path / "short", ["one line"])
     refused = invoke("compare", outputs["a"][0], short, short, "--ref", outputs["ref"][0], code=2)
     assert "short: 1 lines, ref has 150" in refused.stderr
     invoke("compare", short, "--ref", short, code=2)
@@ -338,11 +330,11 @@ def test_files_that_do_not_fit_are_all_named(outputs, tmp_path):
 
 
 def test_references_without_text_and_systems_without_name_are_refused(tmp_path):
-    first, other, empty = (write(tmp_path / name, [name] * 2) for name in ("1", "\x1b[31m2", "3"))
+    first, other, empty = (write_lines(tmp_path / name, [name] * 2) for name in ("1", "\x1b[31m2", "3"))
     empty.write_text("\n \n")
     assert "no line has text" in invoke("compare", first, other, "--ref", empty, code=2).stderr
     nameless = invoke("compare", first, other, "--ref", first, "--sys-name", "a", "--sys-name", " ", code=2)
     assert "--sys-name" in nameless.stderr
-    twins = write(tmp_path / "4", ["\x1b[31m2 "] * 2)
+    twins = write_lines(tmp_path / "4", ["\x1b[31m2 "] * 2)
     assert "first files" in invoke("compare", first, other, twins, "--ref", first, code=2).stderr
     assert "\x1b" not in invoke("compare", first, other, "--ref", first).stdout

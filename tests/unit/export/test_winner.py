@@ -1,7 +1,5 @@
 """The winner of a study: chosen, exported, used on the command line and served by MLflow."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -27,7 +25,7 @@ from tests.servers import first_answer, free_port
 from tests.tensors import assert_near
 
 
-def said_by_trial(study: Study, cell: str, seed: int) -> tuple[list[list[str]], list[str]]:
+def said_by_trial(study, cell, seed):
     """Test sources of a cell by column, and what its trial made of them, from the store itself."""
     graph = choose(nlgraft.load(study), cell, seed).graph
     store = ArtifactStore.open(study.storage.path)
@@ -36,7 +34,7 @@ def said_by_trial(study: Study, cell: str, seed: int) -> tuple[list[list[str]], 
     return streams[: 2 if cell == "both" else 1], read_lines(store.fetch(translation) / "hypotheses.txt")
 
 
-def by_hand(study: Study, cell: str) -> dict[int, float]:
+def by_hand(study, cell):
     """The objective by seed, from the trials' records."""
     frame = nlgraft.load(study).frame()
     rows = frame[frame["factor.read"] == cell]

@@ -1,7 +1,5 @@
 """Trials of llm_vocabulary: what users get of each change, method and training."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from importlib.util import find_spec

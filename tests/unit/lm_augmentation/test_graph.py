@@ -1,7 +1,5 @@
 """What the stages of a trial are, which of them cells share, and what is refused."""
 
-from __future__ import annotations
-
 import pytest
 from pydantic import ValidationError
 
@@ -14,7 +12,7 @@ from trainables.lm_augmentation.config import Config
 from trainables.lm_augmentation.graph import stage_graph
 
 
-def graph(arm: str, **changes) -> StageGraph:
+def graph(arm, **changes):
     config = {**ARMS[arm], **{name: {**ARMS[arm].get(name, {}), **part} for name, part in changes.items()}}
     return stage_graph(Config(**config), seed=1, splits=("dev",))
 

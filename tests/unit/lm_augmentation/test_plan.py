@@ -1,7 +1,5 @@
 """Bitext that stands in the text of the language models is counted when a study is planned."""
 
-from __future__ import annotations
-
 import functools
 
 import pytest

@@ -1,7 +1,5 @@
 """TRICE as a system: which model, views and transitions its settings give, and what its stages do to text."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """mBART, mBART-50, M2M-100 and NLLB as the pretrained model: formats, languages by name, output."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Attention, banks and the pieces around them, by hand."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

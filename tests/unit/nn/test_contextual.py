@@ -1,7 +1,5 @@
 """Checkpoints of transformers behind our interface, and the simple poolings."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import transformers

@@ -1,7 +1,5 @@
 """Checkpoints of mBART and Marian: settings in both directions, and what is refused."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """CTranslate2 says of an exported model what our own search says of it."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -55,7 +53,7 @@ def make_model(end_bias=1.5, **settings):
 
 
 @pytest.mark.parametrize("settings", list(MODELS.values()), ids=list(MODELS))
-def test_greedy_translations_are_ours(settings, tmp_path: Path):
+def test_greedy_translations_are_ours(settings, tmp_path):
     ctranslate2 = pytest.importorskip("ctranslate2", reason="the extra ctranslate2")
     model = make_model(**settings)
     random = np.random.default_rng(0)
@@ -76,7 +74,7 @@ def test_greedy_translations_are_ours(settings, tmp_path: Path):
         assert ids == best
 
 
-def test_other_models_and_a_missing_package_are_named(monkeypatch, tmp_path: Path):
+def test_other_models_and_a_missing_package_are_named(monkeypatch, tmp_path):
     monkeypatch.setattr(ctranslate2_model, "find_spec", lambda name: None)
     two = make_model(num_sources=2, segments="halves")
     with pytest.raises(ContractError, match=r"pip install 'nlgraft\[ctranslate2\]'.*num_sources, segments"):

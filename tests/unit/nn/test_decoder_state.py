@@ -1,7 +1,5 @@
 """Caches of hypotheses against histories that are kept one by one."""
 
-from __future__ import annotations
-
 import torch
 
 from nlgraft.nn.attention import KeyValue

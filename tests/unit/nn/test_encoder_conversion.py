@@ -1,7 +1,5 @@
 """A BERT of transformers read as our encoder: states, predictions, settings, what is refused."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import transformers

@@ -1,7 +1,5 @@
 """Precomputed states give what a live encoder gives."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -21,7 +19,7 @@ SIZES = {"d_model": 8, "num_encoder_layers": 1, "num_decoder_layers": 1, "num_he
 SENTENCES = [[9, 10, 3], [11, 3], [], [12, 13, 14, 15, 16, 3]]
 
 
-def make_model(family, **settings) -> Seq2Seq:
+def make_model(family, **settings):
     torch.manual_seed(0)
     config = family_config(family, encoder=LM, **SIZES, **settings)
     return Seq2Seq(config, 20, 20).eval()

@@ -1,7 +1,5 @@
 """Decoding against enumeration and against a beam search that is written the slow way."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

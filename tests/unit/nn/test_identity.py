@@ -1,7 +1,5 @@
 """Identity of pretrained checkpoints."""
 
-from __future__ import annotations
-
 import os
 
 from nlgraft.nn.checkpoint_files import checkpoint_identity

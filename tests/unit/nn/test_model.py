@@ -1,7 +1,5 @@
 """The plain Transformer: against torch's own layers, step by step, padding, tying."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

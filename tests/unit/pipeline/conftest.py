@@ -1,7 +1,5 @@
 """The toy stages must be importable here and in processes that a test starts."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path
@@ -16,10 +14,10 @@ sys.path.insert(0, str(HERE))
 
 
 @pytest.fixture(autouse=True)
-def stages_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
+def stages_on_path(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), str(ROOT / "platform")]))
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> ArtifactStore:
+def store(tmp_path):
     return ArtifactStore.open(tmp_path / "store")

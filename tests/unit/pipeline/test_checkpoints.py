@@ -1,11 +1,5 @@
 """Checkpoints: whole or not at all, newest two kept."""
 
-from __future__ import annotations
-
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from nlgraft.basics.errors import ContractError
@@ -13,28 +7,28 @@ from nlgraft.pipeline.checkpoints import Checkpoints
 from nlgraft.pipeline.local_files import LocalFiles
 from nlgraft.pipeline.stage import Stage
 from nlgraft.pipeline.store import ArtifactStore
+from tests.processes import python
 
 
-def open_checkpoints(root: Path, **options) -> Checkpoints:
+def open_checkpoints(root, **options):
     return Checkpoints(LocalFiles(root), "checkpoints/fp", **options)
 
 
-def folders(root: Path) -> list[str]:
+def folders(root):
     return sorted(child.name for child in (root / "checkpoints" / "fp").iterdir())
 
 
-def content(checkpoints: Checkpoints) -> tuple[int, str]:
+def content(checkpoints):
     latest = checkpoints.latest()
-    assert latest is not None
     return latest[0], (latest[1] / "state.json").read_text()
 
 
-def write(text: str):
+def write(text):
     return lambda path: (path / "state.json").write_text(text)
 
 
 @pytest.mark.parametrize("damage", ["truncated", "missing", "empty manifest"])
-def test_damaged_one_is_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str):
+def test_damaged_one_is_passed_over(tmp_path, caplog, damage):
     checkpoints = open_checkpoints(tmp_path)
     for step in (1, 2):
         checkpoints.save(step, write("state"))
@@ -51,11 +45,11 @@ def test_damaged_one_is_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert "checkpoints/fp/2 is skipped" in caplog.text
 
 
-def test_failing_write_leaves_nothing(tmp_path: Path):
+def test_failing_write_leaves_nothing(tmp_path):
     checkpoints = open_checkpoints(tmp_path)
     checkpoints.save(1, write("good"))
 
-    def fail(path: Path) -> None:
+    def fail(path):
         (path / "state.json").write_text("half")
         raise OSError(28, "No space left on device")
 
@@ -66,7 +60,7 @@ def test_failing_write_leaves_nothing(tmp_path: Path):
     assert not list(tmp_path.glob("tmp/[!.]*"))
 
 
-def test_killed_while_writing(tmp_path: Path):
+def test_killed_while_writing(tmp_path):
     """A process that dies in the middle leaves the previous one in force; the next save cleans up."""
     code = f"""
 import os
@@ -79,7 +73,7 @@ checkpoints = ArtifactStore.open({str(tmp_path)!r}).checkpoints(Stage(name="x", 
 checkpoints.save(1, lambda path: (path / "state.json").write_text("whole"))
 checkpoints.save(2, die)
 """
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 9
+    python("-c", code, code=9)
     store = ArtifactStore.open(tmp_path)
     checkpoints = store.checkpoints(Stage(name="x", run="x:x"))
     assert content(checkpoints) == (1, "whole")
@@ -89,6 +83,6 @@ checkpoints.save(2, die)
     assert not list(tmp_path.glob("tmp/[!.]*"))
 
 
-def test_pickles_are_refused(tmp_path: Path):
+def test_pickles_are_refused(tmp_path):
     with pytest.raises(ContractError, match=r"state\.pt: the store holds no pickles"):
         open_checkpoints(tmp_path).save(1, lambda path: (path / "state.pt").write_text(""))

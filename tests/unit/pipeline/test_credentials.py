@@ -1,7 +1,5 @@
 """Credentials stay out of messages; everything else stays in."""
 
-from __future__ import annotations
-
 import pytest
 
 from nlgraft.basics.wording import without_credentials
@@ -23,7 +21,7 @@ from nlgraft.basics.wording import without_credentials
         ("token hf_abcdefghijklmnopqrst is invalid", "token *** is invalid"),
     ],
 )
-def test_credentials_are_masked(text: str, public: str):
+def test_credentials_are_masked(text, public):
     assert without_credentials(text) == public
     assert without_credentials(public) == public
 
@@ -39,5 +37,5 @@ def test_credentials_are_masked(text: str, public: str):
         "sqlite:////data/mlflow.db",
     ],
 )
-def test_everything_else_stays(text: str):
+def test_everything_else_stays(text):
     assert without_credentials(text) == text

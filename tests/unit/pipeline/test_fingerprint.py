@@ -1,12 +1,8 @@
 """Fingerprints: type-exact, the same everywhere, and picky."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
-import subprocess
-import sys
 from enum import IntEnum, StrEnum
 from fractions import Fraction
 from types import MappingProxyType
@@ -18,6 +14,7 @@ from hypothesis import strategies as st
 
 from nlgraft.basics.errors import ContractError
 from nlgraft.pipeline.fingerprint import canonical_json, fingerprint, plain_json
+from tests.processes import python
 
 ATOMS = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
@@ -85,14 +82,8 @@ def test_same_in_another_process(values):
         "print(json.dumps([fingerprint(value) for value in json.load(sys.stdin)]))"
     )
     for hash_seed in ("1", "random"):
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            input=json.dumps(values),
-            capture_output=True,
-            text=True,
-            check=True,
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-        )
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        done = python("-c", code, input=json.dumps(values), env=environment)
         assert json.loads(done.stdout) == [fingerprint(value) for value in values]
 
 
@@ -104,7 +95,7 @@ class Colour(StrEnum):
     RED = "red"
 
 
-CIRCLE: list = []
+CIRCLE = []
 CIRCLE.append(CIRCLE)
 
 

@@ -1,18 +1,12 @@
 """Which manifests a process knows of, and how often it lists them."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
-import pytest
-
 from nlgraft.basics.pacing import Pacer
 from nlgraft.pipeline.local_files import LocalFiles
 from nlgraft.pipeline.stage import Stage
 from nlgraft.pipeline.store import ArtifactStore, Decision
 
 
-def publish(store: ArtifactStore, rate: float) -> Stage:
+def publish(store, rate):
     stage = Stage(name="train", run="a.b:c", config={"rate": rate})
     directory = store.new_scratch(stage)
     (directory / "weights").write_text("x")
@@ -20,23 +14,23 @@ def publish(store: ArtifactStore, rate: float) -> Stage:
     return stage
 
 
-def reason(store: ArtifactStore, rate: float) -> str:
+def reason(store, rate):
     verdict = store.verify(Stage(name="train", run="a.b:c", config={"rate": rate}))
     assert verdict.decision is Decision.MISS
     return verdict.reason
 
 
 def test_a_folder_that_is_slow_to_list_is_listed_rarely_and_own_artifacts_are_known_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     """Else each of 10,000 short trials lists the artifacts of all the others."""
     store, other = ArtifactStore.open(tmp_path), ArtifactStore.open(tmp_path)
     assert "no artifact of stage" in reason(store, 1.0)
-    listed: list[str] = []
+    listed = []
     names = LocalFiles.names
     clock_s = 100.0
 
-    def slow_names(self: LocalFiles, key: str) -> list[str]:
+    def slow_names(self, key):
         nonlocal clock_s
         listed.append(key)
         clock_s += 1.0

@@ -1,7 +1,5 @@
 """Leases and the study lock on a local store."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -20,21 +18,21 @@ from tests.processes import wait_until
 FINGERPRINT = "f" * 64
 
 
-def lease_path(root: Path) -> Path:
+def lease_path(root):
     return root / "leases" / f"stage-{FINGERPRINT}.json"
 
 
-def open_leases(root: Path, expiry_s: float = 60.0) -> Leases:
+def open_leases(root, expiry_s=60.0):
     files = LocalFiles(root)
     return Leases(files, PlaceClock(files), expiry_s=expiry_s)
 
 
 @pytest.fixture
-def leases(tmp_path: Path) -> Leases:
+def leases(tmp_path):
     return open_leases(tmp_path)
 
 
-def write_foreign(root: Path, *, silent_s: float) -> None:
+def write_foreign(root, *, silent_s):
     """A lease of a process on another host, last renewed some time ago."""
     lease_path(root).unlink(missing_ok=True)
     with open_leases(root).acquire(FINGERPRINT, "trial 7") as lease:
@@ -44,7 +42,7 @@ def write_foreign(root: Path, *, silent_s: float) -> None:
     os.utime(lease_path(root), (stamp, stamp))
 
 
-def start_holder(root: Path) -> subprocess.Popen:
+def start_holder(root):
     """Another process that holds the lease until it is killed."""
     code = (
         "import time; from nlgraft.pipeline.store import ArtifactStore; "
@@ -53,12 +51,11 @@ def start_holder(root: Path) -> subprocess.Popen:
         "print('held', flush=True); time.sleep(600)"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
     return process
 
 
-def test_unreaped_owner_is_dead_too(leases: Leases, tmp_path: Path):
+def test_unreaped_owner_is_dead_too(leases, tmp_path):
     """A killed child stays in the process table until its parent asks for it."""
     process = start_holder(tmp_path)
     process.kill()
@@ -68,7 +65,7 @@ def test_unreaped_owner_is_dead_too(leases: Leases, tmp_path: Path):
     process.wait()
 
 
-def test_foreign_owner_is_waited_for_until_silent(leases: Leases, tmp_path: Path):
+def test_foreign_owner_is_waited_for_until_silent(leases, tmp_path):
     write_foreign(tmp_path, silent_s=50)
     with pytest.raises(StageBusy, match=r"last sign of life (49|5[0-9]) s ago"):
         leases.acquire(FINGERPRINT)
@@ -76,7 +73,7 @@ def test_foreign_owner_is_waited_for_until_silent(leases: Leases, tmp_path: Path
     leases.acquire(FINGERPRINT).release()
 
 
-def test_renewing_keeps_a_lease(leases: Leases, tmp_path: Path):
+def test_renewing_keeps_a_lease(leases, tmp_path):
     with leases.acquire(FINGERPRINT) as lease:
         stamp = time.time() - 1000
         os.utime(lease_path(tmp_path), (stamp, stamp))
@@ -86,7 +83,7 @@ def test_renewing_keeps_a_lease(leases: Leases, tmp_path: Path):
         assert not lease.is_lost
 
 
-def test_an_owner_that_slept_learns_that_its_lease_was_taken_over(tmp_path: Path):
+def test_an_owner_that_slept_learns_that_its_lease_was_taken_over(tmp_path):
     """SIGSTOP: the thread that renews slept as well, so the owner must ask before it goes on."""
     asleep = open_leases(tmp_path).lock_study("abc")
     assert asleep.is_held()
@@ -102,7 +99,7 @@ def test_an_owner_that_slept_learns_that_its_lease_was_taken_over(tmp_path: Path
     assert path.exists()
 
 
-def test_studies_that_share_a_search_exclude_each_other(leases: Leases):
+def test_studies_that_share_a_search_exclude_each_other(leases):
     with leases.lock_study("one", "nlgraft run", covers=["a", "b"]):
         with pytest.raises(StudyLockedError, match=r"shares a search .* nlgraft run \(host"):
             leases.lock_study("two", covers=["b", "c"])
@@ -111,7 +108,7 @@ def test_studies_that_share_a_search_exclude_each_other(leases: Leases):
     leases.lock_study("two", covers=["b", "c"]).release()
 
 
-def test_a_renewal_whose_answer_was_lost_is_no_takeover(leases: Leases, tmp_path: Path):
+def test_a_renewal_whose_answer_was_lost_is_no_takeover(leases, tmp_path):
     """An object store may have written what it could not acknowledge."""
     with leases.acquire(FINGERPRINT) as lease:
         lease_path(tmp_path).write_bytes(replace(lease.holder, renewed_at=1.0).encode())
@@ -121,7 +118,7 @@ def test_a_renewal_whose_answer_was_lost_is_no_takeover(leases: Leases, tmp_path
         assert lease.holder.renewed_at > 1.0
 
 
-def test_loser_notices_and_leaves_the_lease_alone(tmp_path: Path):
+def test_loser_notices_and_leaves_the_lease_alone(tmp_path):
     leases = open_leases(tmp_path, expiry_s=0.4)
     lease = leases.acquire(FINGERPRINT)
     write = json.loads(lease_path(tmp_path).read_text())
@@ -132,7 +129,7 @@ def test_loser_notices_and_leaves_the_lease_alone(tmp_path: Path):
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"owner": 1}'])
-def test_garbage_counts_as_held_until_it_is_old(leases: Leases, tmp_path: Path, content: str):
+def test_garbage_counts_as_held_until_it_is_old(leases, tmp_path, content):
     lease_path(tmp_path).parent.mkdir()
     lease_path(tmp_path).write_text(content)
     with pytest.raises(StageBusy, match="lease cannot be read"):
@@ -141,14 +138,14 @@ def test_garbage_counts_as_held_until_it_is_old(leases: Leases, tmp_path: Path, 
     leases.acquire(FINGERPRINT).release()
 
 
-def test_remove_stale(leases: Leases, tmp_path: Path):
+def test_remove_stale(leases, tmp_path):
     write_foreign(tmp_path, silent_s=1000)
     with leases.acquire("0" * 64):
         leases.remove_stale()
         assert leases.busy() == {"0" * 64}
 
 
-def test_a_later_process_of_the_same_number_is_another(leases: Leases):
+def test_a_later_process_of_the_same_number_is_another(leases):
     with leases.acquire(FINGERPRINT) as lease:
         here = lease.holder
     assert not here.is_dead()

@@ -1,7 +1,5 @@
 """Why a stage runs, in words."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path
@@ -13,7 +11,7 @@ from nlgraft.pipeline.manifest import Manifest, describe_artifact, explain_miss
 from nlgraft.pipeline.stage import Stage
 
 
-def stage(**changes) -> Stage:
+def stage(**changes):
     base = {
         "name": "training",
         "run": "somewhere:run",
@@ -24,7 +22,7 @@ def stage(**changes) -> Stage:
     return Stage(**{**base, **changes})
 
 
-def manifest(of: Stage) -> Manifest:
+def manifest(of):
     files = {"x.txt": FileEntry(sha256="0" * 64, bytes=3)}
     return describe_artifact(of, files, {"started_at": 1.0, "duration_s": 2.0, "reason": "missing"})
 
@@ -79,7 +77,6 @@ def test_code_state_is_recorded_in_a_checkout():
     command = ["git", "-C", root, "rev-parse", "HEAD"]
     head = subprocess.run(command, capture_output=True, text=True, check=True)
     git = manifest(stage()).git
-    assert git is not None
     assert git["commit"] == head.stdout.strip()
     assert isinstance(git["is_dirty"], bool)
 

@@ -1,20 +1,16 @@
 """Several real processes on one local store."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from pipeline_stages import alone
 
-from nlgraft.pipeline.stage import StageGraph
 from nlgraft.pipeline.store import ArtifactStore, Decision
 from nlgraft.pipeline.trial import finished_record
 from tests.processes import patient, wait_until
@@ -35,28 +31,28 @@ print(record.state, record.stages[0]["decision"])
 
 
 def start(
-    store: ArtifactStore,
-    log: Path,
+    store,
+    log,
     *,
-    pause_s: float,
-    expiry_s: float = 60.0,
-    function: str = "slow",
-    within: Sequence[str] = (),
-) -> subprocess.Popen:
+    pause_s,
+    expiry_s=60.0,
+    function="slow",
+    within=(),
+):
     arguments = [store.uri, str(log), str(pause_s), str(expiry_s), function]
     command = [*within, sys.executable, "-c", CODE, *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
-def slow(log: Path, pause_s: float) -> StageGraph:
+def slow(log, pause_s):
     return alone("slow", log=str(log), pause_s=pause_s)
 
 
-def wait_for_line(log: Path, num_lines: int = 1) -> None:
+def wait_for_line(log, num_lines=1):
     wait_until(lambda: log.exists() and len(log.read_text().split()) >= num_lines)
 
 
-def test_computed_once(store: ArtifactStore, tmp_path: Path):
+def test_computed_once(store, tmp_path):
     log = tmp_path / "log"
     processes = [start(store, log, pause_s=1.0) for _ in range(4)]
     outputs = sorted(process.communicate(timeout=60)[0].split() for process in processes)
@@ -68,7 +64,7 @@ def test_computed_once(store: ArtifactStore, tmp_path: Path):
     assert store.leases.busy() == set()
 
 
-def test_killed_owner_is_taken_over(store: ArtifactStore, tmp_path: Path):
+def test_killed_owner_is_taken_over(store, tmp_path):
     log = tmp_path / "log"
     first = start(store, log, pause_s=120.0)
     wait_for_line(log)
@@ -85,7 +81,7 @@ def test_killed_owner_is_taken_over(store: ArtifactStore, tmp_path: Path):
         second.communicate()
 
 
-def test_frozen_owner_is_taken_over_and_harmless(store: ArtifactStore, tmp_path: Path):
+def test_frozen_owner_is_taken_over_and_harmless(store, tmp_path):
     """It wakes after another has published; what it then publishes is dropped, and it succeeds too."""
     log = tmp_path / "log"
     result = alone("gated", log=str(log), pause_s=0.0).result
@@ -106,7 +102,7 @@ def test_frozen_owner_is_taken_over_and_harmless(store: ArtifactStore, tmp_path:
 
 
 @pytest.mark.parametrize("delay_s", [0.0, 0.02, 0.05, 0.1, 0.2])
-def test_killed_at_any_moment(store: ArtifactStore, tmp_path: Path, delay_s: float):
+def test_killed_at_any_moment(store, tmp_path, delay_s):
     """Whatever it leaves, the next run finishes and nothing half-made is ever taken for whole."""
     log = tmp_path / "log"
     graph = slow(log, 0.05)
@@ -122,7 +118,7 @@ def test_killed_at_any_moment(store: ArtifactStore, tmp_path: Path, delay_s: flo
     assert not list(Path(store.uri).glob("tmp/[!.]*"))
 
 
-def test_a_job_in_a_process_namespace_keeps_its_scratch_until_it_ends(store: ArtifactStore, tmp_path: Path):
+def test_a_job_in_a_process_namespace_keeps_its_scratch_until_it_ends(store, tmp_path):
     """Jobs of a node as deploy/slurm.sh starts them: the number of one names another process elsewhere."""
     isolated = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc"]
     if not shutil.which("unshare") or subprocess.run([*isolated, "true"], check=False).returncode:
@@ -140,7 +136,7 @@ def test_a_job_in_a_process_namespace_keeps_its_scratch_until_it_ends(store: Art
     (tmp_path / "kept" / "gate").touch()
     assert kept.communicate(timeout=60)[0].split()[0] == "finished"
 
-    def is_empty() -> bool:
+    def is_empty():
         store.remove_abandoned()
         return not list(Path(store.uri).glob("tmp/[!.]*"))
 
@@ -170,7 +166,7 @@ print(files.replace("leases/x", b"old", b"stopped"))
 
 @pytest.mark.parametrize("num_reads", [1, 2])
 def test_a_process_that_is_stopped_in_a_conditional_write_blocks_nobody_and_overwrites_nothing(
-    store: ArtifactStore, num_reads: int, caplog: pytest.LogCaptureFixture
+    store, num_reads, caplog
 ):
     """It is stopped between what it reads and what it writes."""
     files = files_of(store)
@@ -193,7 +189,7 @@ def test_a_process_that_is_stopped_in_a_conditional_write_blocks_nobody_and_over
     assert not [path for path in (Path(store.uri) / "leases").iterdir() if path.name != "x"]
 
 
-def test_overlapping_starts_of_a_search_have_one_winner(store: ArtifactStore):
+def test_overlapping_starts_of_a_search_have_one_winner(store):
     """Of studies that share a search, one runs at any time, and one always can."""
     code = (
         "import sys, time; from nlgraft.basics.errors import StudyLockedError; "

@@ -1,22 +1,18 @@
 """Records: trials, proposals, studies."""
 
-from __future__ import annotations
-
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import TypeAdapter
 
 from nlgraft.basics.errors import ContractError
-from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import TRIAL_RECORD, TrialRecord, trial_record
 
 ANY = TypeAdapter(dict[str, Any])
 
 
-def test_trial_record_round_trip(store: ArtifactStore):
+def test_trial_record_round_trip(store):
     record = TrialRecord(
         fingerprint="abc",
         config={"train": {"peak_lr": 0.001}},
@@ -34,14 +30,13 @@ def test_trial_record_round_trip(store: ArtifactStore):
     )
     store.records.write("trials", "abc", record.to_json())
     back = store.records.read("trials", "abc", TRIAL_RECORD)
-    assert back is not None
     assert math.isnan(back.metrics["dev/loss"])
     assert math.isnan(back.curves["train/loss"][1][1])
     assert (back.metrics["x"], back.metrics["y"]) == (math.inf, -math.inf)
     assert back.to_json() == record.to_json()
 
 
-def test_list_by_prefix(store: ArtifactStore):
+def test_list_by_prefix(store):
     for key in ("study1/00001", "study1/00002", "study10/00001", "other"):
         store.records.write("proposals", key, {"key": key})
     assert list(store.records.list("proposals", ANY, "study1/")) == ["study1/00001", "study1/00002"]
@@ -56,9 +51,7 @@ def test_list_by_prefix(store: ArtifactStore):
 
 
 @pytest.mark.parametrize("content", [b"", b'{"state": "fin', b"\x00" * 20, b"[1]"])
-def test_garbage_is_set_aside_and_named(
-    store: ArtifactStore, tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes
-):
+def test_garbage_is_set_aside_and_named(store, tmp_path, caplog, content):
     store.records.write("trials", "good", {"state": "finished"})
     store.records.write("trials", "bad", {"state": "finished"})
     path = tmp_path / "store" / "records" / "trials" / "bad.json"
@@ -71,7 +64,7 @@ def test_garbage_is_set_aside_and_named(
     assert store.records.read("trials", "bad", ANY) == {"state": "failed"}
 
 
-def test_misuse_is_refused(store: ArtifactStore):
+def test_misuse_is_refused(store):
     with pytest.raises(ContractError, match="record key"):
         store.records.write("trials", "../escape", {})
     with pytest.raises(ContractError, match="trials/abc"):
@@ -90,9 +83,7 @@ def test_misuse_is_refused(store: ArtifactStore):
         ({"curves": [1]}, "curves: Input should be an object"),
     ],
 )
-def test_a_record_of_another_form_counts_as_missing(
-    store: ArtifactStore, caplog: pytest.LogCaptureFixture, change: dict | None, problem: str
-):
+def test_a_record_of_another_form_counts_as_missing(store, caplog, change, problem):
     record = TrialRecord(fingerprint="abc", config={}, seed=None, state="finished")
     whole = record.to_json()
     store.records.write("trials", "abc", {} if change is None else {**whole, **change})
@@ -102,7 +93,7 @@ def test_a_record_of_another_form_counts_as_missing(
     assert trial_record(store, "abc") == record
 
 
-def test_a_record_holds_no_credentials(store: ArtifactStore):
+def test_a_record_holds_no_credentials(store):
     reason = "http://me:s3cret@host/api?token=s3cret refused"
     stage = {"name": "training", "reason": reason, "traceback": f"Traceback\n  {reason}", "duration_s": 1.0}
     record = TrialRecord(

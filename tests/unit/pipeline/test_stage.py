@@ -1,7 +1,5 @@
 """Stages and graphs."""
 
-from __future__ import annotations
-
 import pickle
 
 import pytest
@@ -15,7 +13,7 @@ from nlgraft.pipeline.local_files import LocalFiles
 from nlgraft.pipeline.stage import Stage, StageContext, StageGraph
 
 
-def stage(name: str = "training", **changes) -> Stage:
+def stage(name="training", **changes):
     return Stage(**{"name": name, "run": "somewhere:run", **changes})
 
 

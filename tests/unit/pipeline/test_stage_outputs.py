@@ -1,7 +1,5 @@
 """Metrics and curves that stages write."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Behaviour particular to a store in a local directory; tests/contract has what all kinds share."""
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess
@@ -15,16 +13,17 @@ from nlgraft.basics.errors import ContractError, PlaceError, StoreError
 from nlgraft.pipeline import integrity
 from nlgraft.pipeline.local_files import LocalFiles
 from nlgraft.pipeline.store import ArtifactStore, Decision
+from tests.processes import python
 
 
-def publish(store: ArtifactStore, value: int = 1) -> Path:
+def publish(store, value=1):
     scratch = store.new_scratch(number(value))
     (scratch / "number.txt").write_text(str(value))
     return store.publish(number(value), scratch)
 
 
 @pytest.mark.parametrize("form", ["plain", "path", "file", "relative"])
-def test_ways_to_name_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str):
+def test_ways_to_name_a_directory(tmp_path, monkeypatch, form):
     monkeypatch.chdir(tmp_path)
     root = tmp_path / "a store"
     uri = {"plain": str(root), "path": root, "file": root.as_uri(), "relative": "a store"}[form]
@@ -35,7 +34,7 @@ def test_ways_to_name_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert ArtifactStore.open(store.uri).has(number(1))
 
 
-def test_places_that_cannot_be(tmp_path: Path):
+def test_places_that_cannot_be(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="is a file; give a directory"):
         ArtifactStore.open(tmp_path / "file")
@@ -43,11 +42,11 @@ def test_places_that_cannot_be(tmp_path: Path):
 
 def test_the_pipeline_imports_nothing_heavy():
     code = "import sys; from nlgraft.pipeline import trial; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = python("-c", code)
     assert not {"pyarrow", "torch", "ray", "mlflow"} & set(done.stdout.split())
 
 
-def test_hashed_once_a_process(store: ArtifactStore, monkeypatch: pytest.MonkeyPatch):
+def test_hashed_once_a_process(store, monkeypatch):
     path = publish(store)
     hashed = []
     original = integrity.file_sha256
@@ -65,9 +64,7 @@ def test_hashed_once_a_process(store: ArtifactStore, monkeypatch: pytest.MonkeyP
     assert len(hashed) == 2
 
 
-def test_a_link_out_of_an_artifact_is_not_followed(
-    store: ArtifactStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_link_out_of_an_artifact_is_not_followed(store, tmp_path, monkeypatch):
     path = publish(store)
     (tmp_path / "elsewhere.txt").write_text("1")  # the same bytes, so that checksums alone see nothing
     path.chmod(0o755)
@@ -78,7 +75,7 @@ def test_a_link_out_of_an_artifact_is_not_followed(
     assert (verdict.decision, "link that leads outside" in verdict.reason) == (Decision.CORRUPT, True)
 
 
-def test_publishing_a_directory_of_ones_own(store: ArtifactStore, tmp_path: Path):
+def test_publishing_a_directory_of_ones_own(store, tmp_path):
     """It is copied, and stays."""
     (tmp_path / "mine" / "deep").mkdir(parents=True)
     (tmp_path / "mine" / "deep" / "x.txt").write_text("x")
@@ -96,7 +93,7 @@ def test_publishing_a_directory_of_ones_own(store: ArtifactStore, tmp_path: Path
         (lambda path: (path / "link").symlink_to("/"), "link: is a symbolic link"),
     ],
 )
-def test_what_cannot_be_stored(store: ArtifactStore, make, message: str):
+def test_what_cannot_be_stored(store, make, message):
     scratch = store.new_scratch(number(1))
     make(scratch)
     with pytest.raises(ContractError, match=message):
@@ -104,7 +101,7 @@ def test_what_cannot_be_stored(store: ArtifactStore, make, message: str):
     assert not store.has(number(1))
 
 
-def test_abandoned_things_are_removed(store: ArtifactStore, tmp_path: Path):
+def test_abandoned_things_are_removed(store, tmp_path):
     """A killed process's scratch and lease go, a living one's stay; checkpoints of stored stages go."""
     code = (
         "import os, sys; from pathlib import Path; from nlgraft.pipeline.store import ArtifactStore; "
@@ -133,12 +130,10 @@ def test_abandoned_things_are_removed(store: ArtifactStore, tmp_path: Path):
         (errno.ENOSPC, "No space left on device. Free space there, or name another store"),
     ],
 )
-def test_a_place_that_refuses_is_named_with_a_remedy(
-    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch, number_of_error: int, message: str
-):
+def test_a_place_that_refuses_is_named_with_a_remedy(store, monkeypatch, number_of_error, message):
     path = publish(store)
 
-    def refuse(self: Path, *_: object, **__: object) -> None:
+    def refuse(self, *_, **__):
         raise OSError(number_of_error, os.strerror(number_of_error), str(self))
 
     for name in ("write_bytes", "mkdir", "unlink"):
@@ -155,18 +150,16 @@ def test_a_place_that_refuses_is_named_with_a_remedy(
     assert not store.leases.is_study_locked("x")
 
 
-def test_a_place_below_a_file_is_named(tmp_path: Path):
+def test_a_place_below_a_file_is_named(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(PlaceError, match=rf"storage {tmp_path}/file/store.*Not a directory"):
         ArtifactStore.open(tmp_path / "file" / "store")
 
 
-def test_a_lease_is_judged_in_a_place_that_cannot_be_written(
-    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_lease_is_judged_in_a_place_that_cannot_be_written(store, monkeypatch):
     """`nlgraft status` on a read-only mount."""
 
-    def refuse(key: str, data: bytes) -> None:
+    def refuse(key, data):
         raise StoreError("read only")
 
     with store.leases.lock_study("x"):
@@ -174,7 +167,7 @@ def test_a_lease_is_judged_in_a_place_that_cannot_be_written(
         assert store.leases.is_study_locked("x")
 
 
-def test_a_folder_that_is_not_there_yet_holds_nothing_to_replace_or_delete(tmp_path: Path):
+def test_a_folder_that_is_not_there_yet_holds_nothing_to_replace_or_delete(tmp_path):
     files = LocalFiles(tmp_path / "not" / "yet")
     assert not files.replace("key", b"old", b"new")
     LocalFiles(tmp_path / "neither" / "this").delete("key", b"old")
@@ -182,15 +175,15 @@ def test_a_folder_that_is_not_there_yet_holds_nothing_to_replace_or_delete(tmp_p
 
 @pytest.mark.parametrize("kind", [FileNotFoundError, PermissionError])
 def test_a_listing_leaves_out_a_folder_that_vanishes_but_none_that_it_may_not_enter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[OSError]
-) -> None:
+    tmp_path, monkeypatch, kind
+):
     """As checkpoints do while a training goes on."""
     files = LocalFiles(tmp_path)
     for name in ("100", "200"):
         files.write(f"checkpoints/{name}/state", b"1")
     scandir = os.scandir
 
-    def scan(path: str | os.PathLike[str]) -> object:
+    def scan(path):
         if not isinstance(path, int) and Path(path).name == "100":
             raise kind(errno.ENOENT if kind is FileNotFoundError else errno.EACCES, "refused", str(path))
         return scandir(path)

@@ -1,23 +1,17 @@
 """The number of threads of a process, and the one that a manifest records."""
 
-from __future__ import annotations
-
-import subprocess
-import sys
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 import torch
 
 from nlgraft.pipeline import execute
 from nlgraft.pipeline.execute import Threads, execute_stage
-from nlgraft.pipeline.stage import NullReporter, Stage, StageContext
+from nlgraft.pipeline.stage import NullReporter, Stage
 from nlgraft.pipeline.store import ArtifactStore
+from tests.processes import python
 
 
 @pytest.fixture
-def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[Threads]:
+def threads(monkeypatch):
     before = torch.get_num_threads()
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     threads = Threads()
@@ -26,10 +20,10 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[Threads]:
     torch.set_num_threads(before)
 
 
-def made_with(threads: Threads, store: ArtifactStore, *numbers: int) -> int | None:
+def made_with(threads, store, *numbers):
     """Run a stage that computes with these numbers of threads, one after another."""
 
-    def run(context: StageContext) -> None:
+    def run(context):
         for number in numbers:
             threads.set(number)
             assert torch.get_num_threads() == number
@@ -40,11 +34,10 @@ def made_with(threads: Threads, store: ArtifactStore, *numbers: int) -> int | No
         patch.setattr(execute, "load_function", lambda *_: run)
         execute_stage(stage, store, reporter=NullReporter())
     manifest = store.manifest(stage)
-    assert manifest is not None
     return manifest.num_threads
 
 
-def test_a_manifest_records_the_threads_of_its_stage(tmp_path: Path, threads: Threads) -> None:
+def test_a_manifest_records_the_threads_of_its_stage(tmp_path, threads):
     store = ArtifactStore.open(tmp_path)
     torch.set_num_threads(3)
     assert made_with(threads, store) == 3, "as the process was started"
@@ -54,10 +47,10 @@ def test_a_manifest_records_the_threads_of_its_stage(tmp_path: Path, threads: Th
     assert made_with(threads, ArtifactStore.open(tmp_path / "another")) == 2
 
 
-def test_threads_are_limited_without_importing_pytorch_which_takes_seconds() -> None:
+def test_threads_are_limited_without_importing_pytorch_which_takes_seconds():
     code = (
         "import os, sys; from nlgraft.pipeline.execute import THREADS; THREADS.set(2)\n"
         "print('torch' in sys.modules, os.environ['OMP_NUM_THREADS'])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = python("-c", code)
     assert done.stdout.split() == ["False", "2"]

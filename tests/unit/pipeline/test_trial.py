@@ -1,9 +1,5 @@
 """One trial: what runs, what is shared, how it ends and what is left of it."""
 
-from __future__ import annotations
-
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,33 +8,32 @@ from pipeline_stages import alone, number, total
 
 from nlgraft.basics.errors import StageBusy, TrialFailed
 from nlgraft.pipeline.stage import KillReason, NullReporter, Stage, StageGraph, Worker
-from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import (
-    TrialRecord,
     TrialStopped,
     execute_stage,
     finished_record,
     run_trial,
     trial_record,
 )
+from tests.processes import python
 
 
-def run(graph: StageGraph, store: ArtifactStore, **options) -> TrialRecord:
+def run(graph, store, **options):
     options = {"reporter": NullReporter(), "config": {"a": 1}, "is_waiting": False, **options}
     return run_trial(graph, store, **options)
 
 
-def stored_record(graph: StageGraph, store: ArtifactStore) -> TrialRecord:
+def stored_record(graph, store):
     record = trial_record(store, graph.fingerprint)
     assert record is not None
     return record
 
 
-def decisions(record: TrialRecord) -> dict[str, str]:
+def decisions(record):
     return {stage["fingerprint"]: stage["decision"] for stage in record.stages}
 
 
-def test_first_run_and_second_run(store: ArtifactStore):
+def test_first_run_and_second_run(store):
     graph = total(1, 2)
     record = run(graph, store)
     assert record.state == "finished"
@@ -56,7 +51,7 @@ def test_first_run_and_second_run(store: ArtifactStore):
     assert run(graph, store) == record
 
 
-def test_sharing(store: ArtifactStore):
+def test_sharing(store):
     """The second trial runs only what differs."""
     run(total(1, 2), store)
     record = run(total(1, 3), store)
@@ -70,7 +65,7 @@ def test_sharing(store: ArtifactStore):
     assert store.manifest(number(3)).reason == reason
 
 
-def test_what_only_feeds_stored_artifacts_is_not_rebuilt(store: ArtifactStore):
+def test_what_only_feeds_stored_artifacts_is_not_rebuilt(store):
     graph = total(1, 2)
     failed = replace(run(graph, store), state="failed")
     store.discard(number(1))
@@ -83,7 +78,7 @@ def test_what_only_feeds_stored_artifacts_is_not_rebuilt(store: ArtifactStore):
 
 
 @pytest.mark.parametrize("damage", ["flipped", "truncated", "missing"])
-def test_damaged_result_is_made_again(store: ArtifactStore, damage: str):
+def test_damaged_result_is_made_again(store, damage):
     graph = total(1, 2)
     run(graph, store)
     path = store.fetch(graph.result) / "metrics.json"
@@ -117,7 +112,7 @@ def test_damaged_result_is_made_again(store: ArtifactStore, damage: str):
         ("absent", "absent: ContractError: stage absent: pipeline_stages has no function 'run_absent'"),
     ],
 )
-def test_failures_are_named_and_recorded(store: ArtifactStore, function: str, reason: str):
+def test_failures_are_named_and_recorded(store, function, reason):
     graph = alone(function)
     with pytest.raises(TrialFailed) as failed:
         run(graph, store)
@@ -140,7 +135,7 @@ def test_failures_are_named_and_recorded(store: ArtifactStore, function: str, re
     assert stored_record(graph, store).attempt == 2
 
 
-def test_interruption_is_recorded_as_killed(store: ArtifactStore):
+def test_interruption_is_recorded_as_killed(store):
     graph = alone("interrupted")
     with pytest.raises(KeyboardInterrupt):
         run(graph, store)
@@ -149,7 +144,7 @@ def test_interruption_is_recorded_as_killed(store: ArtifactStore):
 
 
 class StopsAfter(NullReporter):
-    def __init__(self, num_reports: int) -> None:
+    def __init__(self, num_reports):
         self.num_left = num_reports
 
     def report(self, stage, step, metrics):
@@ -159,7 +154,7 @@ class StopsAfter(NullReporter):
         return "ASHA: rung 2" if self.num_left <= 0 else None
 
 
-def test_stopped_and_resumed(store: ArtifactStore):
+def test_stopped_and_resumed(store):
     graph = alone("stepping")
     record = run(graph, store, reporter=StopsAfter(2))
     assert (record.state, record.reason) == ("stopped", "ASHA: rung 2")
@@ -178,7 +173,7 @@ def test_stopped_and_resumed(store: ArtifactStore):
     assert store.checkpoints(graph.result).newest_step() is None
 
 
-def test_killed_process_leaves_its_checkpoint(store: ArtifactStore):
+def test_killed_process_leaves_its_checkpoint(store):
     """A process that ends without a word: no record, no artifact, a stale lease, a checkpoint."""
     graph = alone("dying")
     code = (
@@ -187,14 +182,14 @@ def test_killed_process_leaves_its_checkpoint(store: ArtifactStore):
         "run_trial(alone('dying'), ArtifactStore.open(sys.argv[1]), reporter=NullReporter(), config={}, "
         "is_waiting=False)"
     )
-    assert subprocess.run([sys.executable, "-c", code, store.uri], check=False).returncode == 17
+    python("-c", code, store.uri, code=17)
     assert trial_record(store, graph.fingerprint) is None
     assert not store.has(graph.result)
     assert store.checkpoints(graph.result).newest_step() == 1
     store.leases.acquire(graph.fingerprint).release()
 
 
-def test_busy_stage(store: ArtifactStore):
+def test_busy_stage(store):
     graph = total(1, 2)
     with store.leases.acquire(number(1).fingerprint, "trial 7"):
         with pytest.raises(StageBusy, match="trial 7"):
@@ -206,7 +201,7 @@ def test_busy_stage(store: ArtifactStore):
     assert run(graph, store).state == "finished"
 
 
-def test_distributed_stage_goes_to_the_workers(store: ArtifactStore):
+def test_distributed_stage_goes_to_the_workers(store):
     """Every rank runs it; rank 0 publishes, what the others wrote is dropped."""
     first = number(1, is_distributed=True)
     graph = StageGraph(
@@ -214,7 +209,7 @@ def test_distributed_stage_goes_to_the_workers(store: ArtifactStore):
     )
     requested = []
 
-    def distribute(stage: Stage) -> None:
+    def distribute(stage):
         requested.append(stage.name)
         for rank in (1, 0):
             execute_stage(stage, store, reporter=NullReporter(), worker=Worker(rank=rank, world_size=2))
@@ -225,21 +220,21 @@ def test_distributed_stage_goes_to_the_workers(store: ArtifactStore):
     assert not list(Path(store.uri).glob("tmp/[!.]*"))
 
 
-def test_workers_that_publish_nothing(store: ArtifactStore):
+def test_workers_that_publish_nothing(store):
     graph = StageGraph(number(1, is_distributed=True))
     with pytest.raises(TrialFailed, match="number: ContractError: its workers ended without"):
         run(graph, store, distribute=lambda stage: None)
 
-    def stop(stage: Stage) -> None:
+    def stop(stage):
         raise TrialStopped("as asked")
 
     assert run(graph, store, distribute=stop).state == "stopped"
 
 
-def test_failure_after_another_owner_published(store: ArtifactStore):
+def test_failure_after_another_owner_published(store):
     """The artifact is there, which is all that was wanted."""
 
-    def publish_and_raise(stage: Stage) -> None:
+    def publish_and_raise(stage):
         execute_stage(stage, store, reporter=NullReporter())
         raise RuntimeError("connection lost at the end")
 
@@ -247,12 +242,10 @@ def test_failure_after_another_owner_published(store: ArtifactStore):
     assert run(graph, store, distribute=publish_and_raise).state == "finished"
 
 
-def test_what_another_owner_published_before_the_lease_is_not_made_again(
-    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
-):
+def test_what_another_owner_published_before_the_lease_is_not_made_again(store, monkeypatch):
     acquire = store.leases.acquire
 
-    def acquire_late(fingerprint: str):
+    def acquire_late(fingerprint):
         monkeypatch.undo()
         run(graph, store)
         return acquire(fingerprint)
@@ -262,7 +255,7 @@ def test_what_another_owner_published_before_the_lease_is_not_made_again(
     assert decisions(run(graph, store)) == {graph.fingerprint: "hit"}
 
 
-def test_names_that_collide_are_prefixed(store: ArtifactStore):
+def test_names_that_collide_are_prefixed(store):
     """The deepest stage keeps the plain name."""
     upstream = alone("stepping", part="upstream").result
     downstream = Stage(name="finetune", run="pipeline_stages:run_stepping", inputs={"a": upstream})
@@ -276,9 +269,9 @@ def test_names_that_collide_are_prefixed(store: ArtifactStore):
     assert any(names == {"train/loss", "stepping/train/loss", name} for name in numbered)
 
 
-def test_a_driver_that_is_gone_kills_a_trial(store: ArtifactStore):
+def test_a_driver_that_is_gone_kills_a_trial(store):
     class Orphaned(NullReporter):
-        def should_stop(self) -> str:
+        def should_stop(self):
             return KillReason("the driver is gone")
 
     record = run(alone("stepping"), store, reporter=Orphaned())
@@ -286,10 +279,10 @@ def test_a_driver_that_is_gone_kills_a_trial(store: ArtifactStore):
     assert stored_record(alone("stepping"), store).state == "killed"
 
 
-def test_store_that_cannot_be_written(store: ArtifactStore, monkeypatch: pytest.MonkeyPatch):
+def test_store_that_cannot_be_written(store, monkeypatch):
     """An error of the store is no failure of the trial."""
 
-    def refuse(fingerprint: str) -> None:
+    def refuse(fingerprint):
         raise OSError(28, "No space left on device", "/store/leases/x")
 
     graph = total(1, 2)
@@ -299,12 +292,12 @@ def test_store_that_cannot_be_written(store: ArtifactStore, monkeypatch: pytest.
     assert stored_record(graph, store).state == "killed"
 
 
-def test_a_finished_record_is_not_overwritten_by_a_later_end(store: ArtifactStore):
+def test_a_finished_record_is_not_overwritten_by_a_later_end(store):
     """Another process finishes the trial while this one waits and is then stopped."""
     graph = total(1, 2)
 
     class FinishesElsewhere(NullReporter):
-        def should_stop(self) -> str:
+        def should_stop(self):
             lease.release()
             run(graph, store)
             return "too late"
@@ -314,17 +307,17 @@ def test_a_finished_record_is_not_overwritten_by_a_later_end(store: ArtifactStor
     assert stored_record(graph, store).state == "finished"
 
 
-def test_full_disk_leaves_no_record_but_the_reason(store: ArtifactStore, monkeypatch: pytest.MonkeyPatch):
+def test_full_disk_leaves_no_record_but_the_reason(store, monkeypatch):
     """Neither the record's failure nor a library's wrapping hides it."""
 
-    def refuse(*arguments: object) -> None:
+    def refuse(*arguments):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(store.records, "write_unless", refuse)
     with pytest.raises(TrialFailed, match="raising: ValueError: the reason"):
         run(alone("raising"), store)
 
-    def wrap(stage: Stage) -> None:
+    def wrap(stage):
         raise RuntimeError("I/O error: No space left on device (os error 28)")
 
     record = run(StageGraph(number(1, is_distributed=True)), store, distribute=wrap)

@@ -1,7 +1,5 @@
 """What the stages of a trial are and which of them cells share."""
 
-from __future__ import annotations
-
 import importlib
 from pathlib import Path
 
@@ -9,7 +7,6 @@ import pytest
 from pydantic import ValidationError
 
 from nlgraft.basics.errors import DataError
-from nlgraft.pipeline.stage import StageGraph
 from nlgraft.stages import seq2seq_graph as pieces
 from nlgraft.stages.seq2seq_graph import TrainSettings
 from nlgraft.study.data.design import cells
@@ -23,11 +20,11 @@ from trainables.prlm_fusion.graph import stage_graph, transformer
 SHIPPED = sorted((Path(__file__).parents[3] / "search_spaces" / "prlm_fusion").glob("*.yaml"))
 
 
-def config(**fusion) -> Config:
+def config(**fusion):
     return Config(**{**ARMS["sum"], "fusion": {**ARMS["sum"]["fusion"], **fusion}})
 
 
-def graph(seed=1, **fusion) -> StageGraph:
+def graph(seed=1, **fusion):
     return stage_graph(config(**fusion), seed=seed, splits=("dev",))
 
 

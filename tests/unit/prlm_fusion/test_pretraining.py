@@ -1,7 +1,5 @@
 """The study's own language models: objectives by hand, and what their stage writes."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

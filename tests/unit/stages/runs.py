@@ -1,7 +1,5 @@
 """Runs of stage graphs through the pipeline, for tests of stages."""
 
-from __future__ import annotations
-
 from nlgraft.pipeline.execute import RecordingReporter
 from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.trial import StageRunner, run_trial

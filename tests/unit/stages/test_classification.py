@@ -1,7 +1,5 @@
 """Classification of sequences as stages: constructed sentences and their sentiment."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Pretrained encoders as contexts: in the store, live or as stored states, in a trained model."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest
@@ -100,7 +98,7 @@ def test_tokens_are_those_of_transformers(store, checkpoint):
     lines = read_corpus(artifact(store, graph, "bitext_corpus") / "train").sources[0]
     tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
     stream = read_encoded(artifact(store, graph, "bitext_encoded"), "train").stream(SIDE.stream)
-    assert [row.tolist() for row in stream] == tokenizer(lines)["input_ids"]
+    assert [row.tolist() for row in stream] == tokenizer([*lines])["input_ids"]
     assert max(stream.lengths) > 32, "max_tokens must not have cut these lines"
     states = FrozenStates(artifact(store, graph, "prlm_states") / "train.safetensors")
     assert states.tokens([0, 1]).valid.sum(1).tolist() == stream.lengths[:2].tolist()

@@ -1,7 +1,5 @@
 """Pretraining of language models as a stage."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

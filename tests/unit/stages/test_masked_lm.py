@@ -1,7 +1,5 @@
 """Stages of masked language models and the exchange of their vocabulary, on a few constructed sentences."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

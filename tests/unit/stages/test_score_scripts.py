@@ -1,7 +1,5 @@
 """Scores of references in any script, where a study leaves the tokenizers of BLEU and ROUGE open."""
 
-from __future__ import annotations
-
 import pytest
 
 from nlgraft.evaluation.artifact import read_lines, read_metrics, write_lines

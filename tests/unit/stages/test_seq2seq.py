@@ -1,7 +1,5 @@
 """Systems of the shared pieces alone, on a few constructed sentences."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from pathlib import Path
 
 import pytest
 
@@ -27,11 +26,11 @@ class _Inputs(Inputs[T]):
 KIND = StageKind("package.module:function", _Settings, _Inputs, version=2, is_distributed=True)
 
 
-def _leaf(name: str) -> Stage:
+def _leaf(name):
     return Stage(name=name, run="package.module:leaf")
 
 
-def _context(stage: Stage, tmp_path: Path) -> StageContext:
+def _context(stage, tmp_path):
     return StageContext(
         stage=stage,
         directory=tmp_path,
@@ -40,7 +39,7 @@ def _context(stage: Stage, tmp_path: Path) -> StageContext:
     )
 
 
-def test_a_running_stage_reads_back_what_the_graph_asked_for(tmp_path: Path) -> None:
+def test_a_running_stage_reads_back_what_the_graph_asked_for(tmp_path):
     inputs = _Inputs(encoded=_leaf("text"), splits={"dev": _leaf("dev"), "test": _leaf("test")})
     stage = KIND.stage("trained", _Settings(steps=5), inputs, seed=7)
     settings, directories = KIND.read(_context(stage, tmp_path))
@@ -53,7 +52,7 @@ def test_a_running_stage_reads_back_what_the_graph_asked_for(tmp_path: Path) -> 
     assert (stage.version, stage.seed, stage.is_distributed) == (2, 7, True)
 
 
-def test_every_setting_and_input_enters_the_fingerprint() -> None:
+def test_every_setting_and_input_enters_the_fingerprint():
     text = _leaf("text")
     stages = [
         KIND.stage("trained", _Settings(), _Inputs(encoded=text)),
@@ -64,12 +63,12 @@ def test_every_setting_and_input_enters_the_fingerprint() -> None:
     assert len({stage.fingerprint for stage in stages}) == len(stages)
 
 
-def test_an_input_that_the_kind_does_not_have_is_refused(tmp_path: Path) -> None:
+def test_an_input_that_the_kind_does_not_have_is_refused(tmp_path):
     stage = Stage(name="trained", run=KIND.run, inputs={"text": _leaf("text")}, config={"steps": 3})
     with pytest.raises(ContractError, match=r"stage trained: inputs of package\.module:function: .*'text'"):
         KIND.read(_context(stage, tmp_path))
 
 
-def test_a_stage_without_settings_has_an_empty_slice() -> None:
+def test_a_stage_without_settings_has_an_empty_slice():
     kind = StageKind("package.module:function", NoSettings, Inputs)
     assert kind.stage("copied", NoSettings(), Inputs()).config == {}

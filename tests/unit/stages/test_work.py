@@ -21,7 +21,6 @@ def test_trainings_of_the_demo_know_their_size(tmp_path):
     parameters = layers * (encoder_layer + decoder_layer) + width * vocabulary
     assert graph.find("upstream").work == Work(600, 2000, parameters)
     finetuned = graph.find("finetuned").work
-    assert finetuned is not None
     assert (finetuned.num_steps, finetuned.num_parameters) == (150, None)
     assert graph.find("generator").num_steps == 60
     assert graph.find("translation_test").work is None

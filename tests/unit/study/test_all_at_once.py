@@ -1,18 +1,14 @@
 """A first attempt at a study of one's own: everything that is wrong is told in one go, data included."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
 from nlgraft.basics.errors import StudyError
-from nlgraft.commands.main import main
 from nlgraft.study.public import Study
+from tests.commands import nlgraft
 
 WORDS = {
     "en": ["the", "of", "and", "to", "in", "is", "dog", "house", "runs", "big", "small", "man"],
@@ -23,7 +19,7 @@ SPLITS = {"train": 60, "dev": 12, "test": 12}
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for language, words in WORDS.items():
         for offset, (split, number) in enumerate(SPLITS.items()):
@@ -32,7 +28,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def files(*sources: str, target: str) -> dict[str, Any]:
+def files(*sources, target):
     return {
         "corpus": "files",
         **{
@@ -42,7 +38,7 @@ def files(*sources: str, target: str) -> dict[str, Any]:
     }
 
 
-def study(system: str, data: dict[str, Any], base: dict[str, Any]) -> dict[str, Any]:
+def study(system, data, base):
     return {
         "name": "mine",
         "system": f"trainables.{system}",
@@ -53,13 +49,13 @@ def study(system: str, data: dict[str, Any], base: dict[str, Any]) -> dict[str, 
     }
 
 
-def problems_of(document: dict[str, Any]) -> str:
+def problems_of(document):
     with pytest.raises(StudyError) as caught:
         Study.from_dict(document)
     return str(caught.value)
 
 
-def test_a_wrong_key_value_and_consistency_are_told_together(place: Path) -> None:
+def test_a_wrong_key_value_and_consistency_are_told_together(place):
     data = {"task": files("en", "fr", target="de"), "languages": ["en", "fr", "de"]}
     base = {"model": {"preset": "tinny", "dropout": 2}, "tokenizer": {"size": 9}, "upstream": {}}
     text = problems_of(study("multi_source", data, base))
@@ -70,14 +66,14 @@ def test_a_wrong_key_value_and_consistency_are_told_together(place: Path) -> Non
     assert "upstream learns from data.text, which lacks de, en, fr" in text
 
 
-def test_the_rule_of_a_part_hides_no_rule_of_the_whole(place: Path) -> None:
+def test_the_rule_of_a_part_hides_no_rule_of_the_whole(place):
     data = {"task": files("en", "fr", target="de"), "languages": ["en", "de"]}
     text = problems_of(study("multi_source", data, {}))
     assert "the task has 2 sources and a target" in text
     assert "single_source and multi_source are both null: nothing is finetuned" in text
 
 
-def test_a_rule_about_a_refused_value_is_not_made_up(place: Path) -> None:
+def test_a_rule_about_a_refused_value_is_not_made_up(place):
     """`multi_source` counts as null where its value is no mapping; that it is missing would be wrong."""
     data = {"task": files("en", "fr", target="de"), "languages": ["en", "fr", "de"]}
     text = problems_of(study("multi_source", data, {"multi_source": 5}))
@@ -86,7 +82,7 @@ def test_a_rule_about_a_refused_value_is_not_made_up(place: Path) -> None:
     assert "both null" not in text
 
 
-def test_a_refused_value_does_not_undo_what_its_neighbours_imply(place: Path) -> None:
+def test_a_refused_value_does_not_undo_what_its_neighbours_imply(place):
     """Batches in characters have none in tokens; `independent` inherits them from `downstream.train`."""
     data = {"upstream": files("en", target="de"), "downstream": files("en", target="de")}
     train = {"batch_characters": 4000, "peak_lr": "fast"}
@@ -95,40 +91,38 @@ def test_a_refused_value_does_not_undo_what_its_neighbours_imply(place: Path) ->
     assert "batch_tokens" not in text
 
 
-def test_a_system_without_its_package_hides_nothing_else(place: Path) -> None:
+def test_a_system_without_its_package_hides_nothing_else(place):
     document = study("multi_source", {"task": files("en", target="de"), "languages": ["en", "de"]}, {})
     text = problems_of({**document, "system": "multi_source", "base": {"trian": {}}})
     assert "Did you mean 'trainables.multi_source'?" in text
     assert "unknown key 'trian'" in text
 
 
-def validated(document: dict[str, Any]) -> Result:
+def validated(document, code=0):
     Path("study.yaml").write_text(json.dumps(document), "utf-8")
-    return CliRunner().invoke(main, ["validate", "study.yaml"], catch_exceptions=False)
+    return nlgraft("validate", "study.yaml", code=code)
 
 
-def transfer(upstream: dict[str, Any], downstream: dict[str, Any]) -> dict[str, Any]:
+def transfer(upstream, downstream):
     sizes = {side: {"vocab_size": 60} for side in ("upstream", "downstream")}
     return study(
         "embedding_transfer", {"upstream": upstream, "downstream": downstream}, {"tokenizers": sizes}
     )
 
 
-def test_validate_names_the_problems_of_all_files_of_all_corpora(place: Path) -> None:
+def test_validate_names_the_problems_of_all_files_of_all_corpora(place):
     upstream, downstream = files("en", target="de"), files("en", target="de")
     upstream["dev"]["target"] = "none.de"
     upstream["test"] = {"sources": "no.en", "target": "no.de"}
     downstream["train"]["target"] = "dev.de"
-    done = validated(transfer(upstream, downstream))
-    assert done.exit_code == 2
+    done = validated(transfer(upstream, downstream), code=2)
     for part in ("none.de: no such file", "no.en: no such file", "no.de: no such file"):
         assert f"{place / part}" in done.output
     assert "data.downstream: train: files differ in their number of lines" in done.output
 
 
-def test_validate_tells_languages_that_are_the_other_way_round(place: Path) -> None:
+def test_validate_tells_languages_that_are_the_other_way_round(place):
     right = validated(transfer(files("en", target="de"), files("en", target="de")))
-    assert right.exit_code == 0
     assert "looks like the target" not in right.output
     wrong = validated(transfer(files("en", target="de"), files("de", target="en")))
     assert "downstream_corpus: train: its source looks like the target of upstream_corpus" in wrong.output
@@ -141,13 +135,10 @@ def test_validate_tells_languages_that_are_the_other_way_round(place: Path) -> N
     assert "looks like the target" not in other.output  # another language is no swap
 
 
-def test_text_of_the_hub_needs_its_package_before_anything_starts(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_text_of_the_hub_needs_its_package_before_anything_starts(place, monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     hub = {"corpus": "huggingface", "path": "x", "revision": "main", "sources": ["en"], "target": "de"}
-    done = validated(transfer(hub, {**hub, "path": "y"}))
-    assert done.exit_code == 2
+    done = validated(transfer(hub, {**hub, "path": "y"}), code=2)
     assert "pip install 'nlgraft[datasets]'" in done.output
     assert "upstream_corpus: " in done.output
     assert "downstream_corpus: " in done.output

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from nlgraft.pipeline.integrity import FileEntry
-from nlgraft.pipeline.manifest import Manifest, describe_artifact
+from nlgraft.pipeline.manifest import describe_artifact
 from nlgraft.pipeline.stage import Stage, Work
 from nlgraft.pipeline.store import StageCost, TimedRun, text_bytes
 from nlgraft.study.data.study import Resources
@@ -16,7 +16,7 @@ def training(**options):
     return Stage(name="training", run="m:f", work=Work(**options))
 
 
-def manifest_of(stage: Stage, seconds: float, *, inputs=(), files=None, workers=1) -> Manifest:
+def manifest_of(stage, seconds, *, inputs=(), files=None, workers=1):
     making = {"started_at": 0.0, "duration_s": seconds, "reason": "", "num_workers": workers}
     manifest = describe_artifact(stage, files or {}, making)
     return replace(

@@ -1,7 +1,5 @@
 """Data of a study is checked before anything runs."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Relative paths in a study: they start at its file, once and for all processes."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

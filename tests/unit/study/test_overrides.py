@@ -47,7 +47,6 @@ def test_a_searched_path_is_one_key(good):
             "search.space.model.dropout={type: float, low: 0.0, high: 0.5}",
         ],
     )
-    assert study.search is not None
     assert list(study.search.space) == ["train.peak_lr", "model.dropout"]
     assert study.search.space["train.peak_lr"].low == 1e-3
 

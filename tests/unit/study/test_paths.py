@@ -107,6 +107,6 @@ def test_ancestors():
 @given(TREE.filter(lambda tree: isinstance(tree, dict)))
 def test_what_put_writes_get_finds(tree):
     for path, value in list(paths.leaves(tree)):
-        fresh: dict = {}
+        fresh = {}
         paths.put(fresh, path, value)
         assert paths.get(fresh, path) == value

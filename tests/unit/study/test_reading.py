@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -38,43 +39,19 @@ def test_ten_mistakes_in_one_file_are_all_reported_in_file_order(tmp_path):
     path.write_text(TEN_MISTAKES)
     with pytest.raises(StudyError) as caught:
         Study.from_yaml(path)
-    pairs = [(problem.path, problem.message) for problem in caught.value.problems]
-    names = "model.num_layers, model.num_fine_layers, model.merge, model.dropout"
-    assert [where for where, _ in pairs] == [
-        "lamda",
-        "factors.depth.target",
-        "factors.merge.baseline",
-        "seeds",
-        "seeds[2]",
-        "objective.metric",
-        "budget.wall_clock",
-        "search.space.train.peak_lr",
-        "search.space.train.peak_lr.low",
-        "search.space.model.dropout.log",
+    problems = [(problem.path, problem.message) for problem in caught.value.problems]
+    assert [(path, int(re.search(r"line (\d+)", message)[1])) for path, message in problems] == [
+        ("lamda", 3),
+        ("factors.depth.target", 6),
+        ("factors.merge.baseline", 7),
+        ("seeds", 10),
+        ("seeds[2]", 9),
+        ("objective.metric", 11),
+        ("budget.wall_clock", 12),
+        ("search.space.train.peak_lr", 16),
+        ("search.space.train.peak_lr.low", 16),
+        ("search.space.model.dropout.log", 17),
     ]
-    by_path = dict(reversed(pairs))
-    assert by_path["lamda"].startswith("unknown key 'lamda'. Allowed: schema_version, name,")
-    assert by_path["factors.depth.target"] == (
-        "the system's config has no 'model.num_layrs'. Did you mean 'model.num_layers'? "
-        f"Allowed: {names} (line 6)"
-    )
-    assert by_path["factors.merge.baseline"] == (
-        "'average' is not among the levels. Allowed: sum, gate (line 7)"
-    )
-    assert by_path["seeds[2]"] == "1 is the same as seeds[0]; write each seed once (line 9)"
-    assert by_path["seeds"] == "line 10: key 'seeds' is written twice, first on line 9; keep one"
-    assert by_path["objective.metric"] == (
-        "toy_system reports no metric 'dev/blue'. Did you mean 'dev/bleu'? "
-        "Allowed: dev/bleu, dev/loss, test/bleu, speed, dev/loss.auc, dev/loss.steps_to_baseline (line 11)"
-    )
-    assert by_path["budget.wall_clock"].startswith("'-2h' is not a duration; allowed: seconds above 0")
-    assert by_path["search.space.train.peak_lr"].startswith(
-        "searches train.peak_lr, which factors.lr sets too"
-    )
-    assert by_path["search.space.train.peak_lr.low"].startswith("0.01 is above high, which is 0.001")
-    assert by_path["search.space.model.dropout.log"] == (
-        "a logarithmic range needs low above 0, got 0.0 (line 17)"
-    )
 
 
 def test_a_misspelt_key_stands_for_the_one_meant(good, problems):

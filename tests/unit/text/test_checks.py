@@ -1,7 +1,5 @@
 """Mistakes in text that are found in seconds."""
 
-from __future__ import annotations
-
 import gzip
 
 import pytest

@@ -3,7 +3,7 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -23,7 +23,7 @@ from nlgraft.text.corpus_config import (
 )
 from nlgraft.text.tokenizer_config import LearnedTokenizerConfig
 
-CORPUS: TypeAdapter[Any] = TypeAdapter(CorpusConfig)
+CORPUS = TypeAdapter(CorpusConfig)
 
 
 def files(tmp_path, **more):

@@ -1,12 +1,10 @@
-from __future__ import annotations
-
 import gzip
-from typing import Any
 
 import pytest
 from pydantic import TypeAdapter
 
 from nlgraft.basics.errors import DataError, StoreError
+from nlgraft.text import files
 from nlgraft.text.corpora import (
     Corpus,
     Selected,
@@ -19,12 +17,12 @@ from nlgraft.text.corpora import (
 from nlgraft.text.corpus_checks import check_corpus
 from nlgraft.text.corpus_config import ConlangConfig, CorpusConfig, digest, further_tests
 
-CORPUS: TypeAdapter[Any] = TypeAdapter(CorpusConfig)
+CORPUS = TypeAdapter(CorpusConfig)
 
 
 def corpus_files(directory, **splits):
     """Write files by split and role; give the config."""
-    settings: dict[str, Any] = {"corpus": "files"}
+    settings = {"corpus": "files"}
     for split, streams in splits.items():
         paths = {}
         for role, lines in streams.items():
@@ -44,6 +42,59 @@ def small(directory):
         dev={"source0": ["dogs", "the dog"], "target": ["Hunde", "der Hund"]},
         test={"source0": ["a dog", "a man", "a cow"], "target": ["Hund", "Herr", "Kuh"]},
     )
+
+
+@pytest.mark.parametrize("more", [{}, {"limits": {"train": 3}, "keep": {"words": ["dog", "man"]}}])
+@pytest.mark.parametrize("form", ["lines", "gzip", "table"])
+def test_text_that_is_kept_in_files_is_that_in_memory(form, more, tmp_path, monkeypatch):
+    """Much text goes from file to file, and never as a whole through memory."""
+    lines = {
+        "source0": ["a dog\r", "a man", "x" * 40, "\u2028 dog"],
+        "target": ["Hund", "", "Zeile\x0c", "é" * 9],
+    }
+    settings = corpus_files(tmp_path, train=lines, dev=lines)
+    if form == "gzip":
+        for name in ("train.source0", "dev.source0"):
+            (tmp_path / name).write_bytes(gzip.compress((tmp_path / name).read_bytes()))
+    if form == "table":
+        rows = "".join(f'"{a}","{b}"\n' for a, b in zip(*lines.values(), strict=True))
+        (tmp_path / "all.csv").write_text(rows, encoding="utf-8")
+        columns = {"table": str(tmp_path / "all.csv"), "sources": "1", "target": "2"}
+        settings |= {"train": columns, "dev": columns}
+    config = CORPUS.validate_python({**settings, **more, "max_line_chars": 20})
+    in_memory = load_corpus(config)
+    monkeypatch.setattr(files, "_MOST_CHARS", 8)
+    in_files = load_corpus(config)
+    assert isinstance(in_memory["train"].target, list)
+    assert isinstance(in_files["train"].target, files.StoredLines)
+    assert in_files == in_memory
+    assert corpus_report(in_files) == corpus_report(in_memory)
+    for name, corpora in (("memory", in_memory), ("files", in_files)):
+        write_corpus(corpora["train"], tmp_path / name)
+    written = [
+        [path.read_bytes() for path in sorted((tmp_path / name).iterdir())] for name in ("memory", "files")
+    ]
+    assert written[0] == written[1]
+
+
+def test_stored_lines_are_a_sequence(tmp_path):
+    """Whoever reads a corpus may do with its lines what can be done with a list."""
+    lines = ["a", "", "b\rc", "é", "a"]
+    write_corpus(Corpus([lines], lines[::-1]), tmp_path)
+    corpus = read_corpus(tmp_path)
+    both = corpus.lines("source 0", "target")
+    for stored, expected in ((corpus.sources[0], lines), (both, lines + lines[::-1])):
+        assert [*stored] == [*reversed(stored)][::-1] == expected
+        for part in (slice(2), slice(1, 4), slice(None, None, -2), slice(-2, None)):
+            assert stored[part] == expected[part]
+        assert [stored[number] for number in (0, 3, -1, -5)] == [
+            expected[number] for number in (0, 3, -1, -5)
+        ]
+        assert stored.index("é") == 3
+        with pytest.raises(IndexError):
+            stored[len(expected)]
+    assert corpus.sources[0] != lines[:4]
+    assert corpus.sources[0] != [*lines[:4], "b"]
 
 
 def test_further_test_sets_are_splits_and_part_of_the_digest(tmp_path):

@@ -1,8 +1,5 @@
-from __future__ import annotations
-
 import sys
 from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -17,12 +14,12 @@ test_set_files.__test__ = False  # a function under test, not a test  # type: ig
 class Rows(list):
     """Stand-in for the result of ``datasets.load_dataset``, as far as it is used."""
 
-    def __init__(self, rows: list[dict[str, Any]], names: list[str]) -> None:
+    def __init__(self, rows, names):
         super().__init__(rows)
         self.column_names = list(rows[0]) if rows else []
         self.features = {"label": SimpleNamespace(names=names)}
 
-    def __getitem__(self, column: Any) -> Any:
+    def __getitem__(self, column):
         return [row[column] for row in self]
 
 

@@ -1,7 +1,5 @@
 """Text in columns: what a spreadsheet, a script or a hub would write."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import json

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 import subprocess
 import sys
@@ -11,6 +9,7 @@ import sentencepiece
 from babel import Locale
 
 from nlgraft.basics.errors import DataError, StoreError
+from nlgraft.text import tokenizers
 from nlgraft.text.conlang.tasks import generate
 from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.text.tokenizer_config import LearnedTokenizerConfig
@@ -27,7 +26,7 @@ from nlgraft.text.tokenizers import (
 LINES = generate(ConlangConfig(corpus="conlang", train=400, dev=1, test=1), "train")["target"]
 
 
-def trained(directory, lines=LINES, seed=1, **settings) -> SentencePiece:
+def trained(directory, lines=LINES, seed=1, **settings):
     path = Path(directory) / "text.model"
     train_sentencepiece(
         lines, LearnedTokenizerConfig.model_validate({"vocab_size": 300, **settings}), path, seed
@@ -121,6 +120,17 @@ def test_another_process_learns_and_samples_the_same(tmp_path):
         assert sampled == str(here.encode(LINES[:20], sample_alpha=0.1, seed=5))
 
 
+def test_of_many_lines_a_sample_is_learned_from_unless_more_are_asked_for(tmp_path, monkeypatch):
+    """Up to the bound nothing is drawn, so that tokenizers of most texts stay what they were."""
+    whole = trained(tmp_path / "whole").path.read_bytes()
+    monkeypatch.setattr(tokenizers, "MOST_TRAIN_LINES", len(LINES))
+    assert trained(tmp_path / "just").path.read_bytes() == whole
+    monkeypatch.setattr(tokenizers, "MOST_TRAIN_LINES", 300)
+    sampled = trained(tmp_path / "sampled").path.read_bytes()
+    assert sampled == trained(tmp_path / "named", max_train_lines=300).path.read_bytes() != whole
+    assert trained(tmp_path / "more", max_train_lines=len(LINES)).path.read_bytes() == whole
+
+
 def test_the_seed_draws_the_training_lines(tmp_path):
     first, same, other = (
         trained(tmp_path / str(n), seed=seed, max_train_lines=100) for n, seed in enumerate((1, 1, 2))
@@ -180,7 +190,7 @@ def test_a_domain_vocabulary_shortens_its_domain(tmp_path, unigram):
 SCRIPTS = ("ja", "ko", "th", "ar", "km")
 
 
-def names(language: str) -> list[str]:
+def names(language):
     """Names of languages, territories and currencies."""
     locale = Locale(language)
     return [

@@ -1,7 +1,5 @@
 """Tokenizers of masked language models, and lines that remember their words."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -9,10 +7,11 @@ import sys
 import pytest
 
 from nlgraft.basics.errors import DataError
+from nlgraft.text import tokenizers
 from nlgraft.text.corpora import load_corpus
 from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.text.tokenizer_config import LearnedTokenizerConfig, WordTokenizerConfig
-from nlgraft.text.tokenizers import SentencePiece, train_sentencepiece
+from nlgraft.text.tokenizers import SentencePiece, sampled_lines, train_sentencepiece
 from nlgraft.text.word_tokenizers import (
     TOKENIZER_FILE,
     WordSampler,
@@ -35,7 +34,7 @@ for kind in ("wordpiece", "unigram", "bpe"):
 
 
 @pytest.fixture(scope="module")
-def lines() -> list[str]:
+def lines():
     conlang = ConlangConfig(corpus="conlang", task="monolingual", train=300, dev=1, test=1)
     return load_corpus(conlang)["train"].sources[0]
 
@@ -51,6 +50,26 @@ def test_learning_is_the_same_in_another_process(lines, tmp_path):
         here, there = (tmp_path / name / kind / "tokenizer.json" for name in ("here", "."))
         assert here.read_bytes() == there.read_bytes()
         assert len(load_vocabulary(there)) == 150
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "unigram", "bpe", "byte"])
+def test_of_many_lines_a_sample_is_learned_from(kind, tmp_path, monkeypatch):
+    lines = [f"{word} {word}s number {number}" for number, word in enumerate(["dog", "cat", "cow"] * 40)]
+
+    def learned(name, text):
+        (tmp_path / name).mkdir()
+        if kind == "byte":
+            learn_byte_tokenizer(text, 300, tmp_path / name)
+        else:
+            learn_tokenizer(text, WordTokenizerConfig(kind=kind, vocab_size=90), tmp_path / name)
+        return (tmp_path / name / "tokenizer.json").read_bytes()
+
+    whole = learned("whole", lines)
+    monkeypatch.setattr(tokenizers, "MOST_TRAIN_LINES", 30)
+    drawn = sampled_lines(lines, len(lines))
+    assert len(drawn) == 30
+    assert drawn == sorted(drawn, key=lines.index)
+    assert learned("sampled", lines) == learned("drawn", drawn) != whole
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "unigram", "bpe"])

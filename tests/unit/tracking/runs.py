@@ -1,7 +1,5 @@
 """What the tests of tracked runs share: reports of a study, and what MLflow holds of it."""
 
-import time
-
 NESTED = "mlflow.parentRunId"
 CELLS = ("baseline 20.50 ± 0.50", "arm=avg_eg 20.50 ± 0.50")
 
@@ -46,10 +44,3 @@ def run_study(tracker, toy, store, report):
 
 def artifact_names(client, run, path=None):
     return {entry.path for entry in client.list_artifacts(run.info.run_id, path)}
-
-
-def wait_until(is_true, timeout_s=30.0):
-    deadline = time.monotonic() + timeout_s
-    while not is_true():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)

@@ -1,9 +1,5 @@
 """A driver that has lost its study writes nothing more to MLflow, whatever it was about to do."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 from mlflow import MlflowClient
 
@@ -14,11 +10,11 @@ ANOTHER = "another driver writes this study"
 
 
 @pytest.fixture
-def uri(tmp_path: Path) -> str:
+def uri(tmp_path):
     return f"sqlite:///{tmp_path / 'mlflow.db'}"
 
 
-def test_each_request_that_writes_asks_and_reading_does_not(uri: str) -> None:
+def test_each_request_that_writes_asks_and_reading_does_not(uri):
     is_ours = True
     client = connect(uri, "study", "f" * 64, {}, may_write=lambda: is_ours).client
     experiment = client.get_experiment_by_name("study").experiment_id
@@ -41,7 +37,7 @@ def test_each_request_that_writes_asks_and_reading_does_not(uri: str) -> None:
     assert list(client.list_artifacts(run.info.run_id)) == []
 
 
-def test_a_run_that_was_created_by_a_request_on_its_way_is_deleted(uri: str) -> None:
+def test_a_run_that_was_created_by_a_request_on_its_way_is_deleted(uri):
     """Stopped between the question and the request: the other driver has created the run by now."""
     plain = MlflowClient(uri)
     experiment = plain.create_experiment("study")

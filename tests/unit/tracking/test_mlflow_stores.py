@@ -3,14 +3,13 @@
 import re
 import shutil
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 
 import pytest
 
 from nlgraft.basics.errors import StudyError
 from nlgraft.tracking.mlflow_tracker import MlflowTracker
+from tests.processes import python
 from tests.unit.tracking.runs import run_study
 
 
@@ -39,7 +38,7 @@ def test_importing_and_naming_a_tracker_does_not_import_mlflow():
         "MlflowTracker('sqlite:///x.db', 'e');"
         "assert not {'mlflow', 'torch', 'ray', 'pandas'} & set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": "platform"})
+    python("-c", code, env={"PYTHONPATH": "platform"})
 
 
 def test_a_fresh_store_is_made_without_a_word(tmp_path):
@@ -59,14 +58,8 @@ def test_a_fresh_store_is_made_without_a_word(tmp_path):
         "t.finish_study({}, '')\n"
         "assert t.close() == 0\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        check=False,
-        env={"PYTHONPATH": "platform", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert (done.returncode, done.stdout) == (0, "")
+    done = python("-c", code, env={"PYTHONPATH": "platform", "OMP_NUM_THREADS": "1"})
+    assert done.stdout == ""
     assert not re.search(r"\b(INFO|DEBUG)\b|View run|Context impl", done.stderr)
     with closing(sqlite3.connect(tmp_path / "deep/er/mlflow.db")) as connection:
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)

@@ -5,7 +5,8 @@ import pytest
 from nlgraft.tracking import backend
 from nlgraft.tracking.check import check_runs
 from nlgraft.tracking.layout import StudyLayout
-from tests.unit.tracking.runs import NESTED, run_study, runs_by_name, snapshot, wait_until
+from tests.processes import wait_until
+from tests.unit.tracking.runs import NESTED, run_study, runs_by_name, snapshot
 
 
 def test_reporting_a_finished_study_again_changes_nothing(open_tracker, client, toy, store, tmp_path):

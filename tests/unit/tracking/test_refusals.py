@@ -1,45 +1,22 @@
 """A tracking server that refuses its user is no server that is away."""
 
-from __future__ import annotations
-
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
-
 import pytest
 
 from nlgraft.basics.errors import StudyError
 from nlgraft.tracking.mlflow_tracker import MlflowTracker
+from tests.proxies import listening
 
 
 @pytest.fixture
-def refusing(request: pytest.FixtureRequest) -> Iterator[str]:
+def refusing(request):
     """The address of a server that answers every request with one status, as MLflow's basic-auth does."""
-
-    class Refusal(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(request.param)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        do_POST = do_GET
-
-        def log_message(self, *_: Any) -> None:
-            """Say nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Refusal) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with listening("") as server:
+        server.fault = request.param
+        yield server.address
 
 
-@pytest.mark.parametrize("refusing", [401, 403], indirect=True)
-def test_a_user_whom_the_server_refuses_is_told_before_anything_runs(
-    refusing: str, toy: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.parametrize("refusing", ["401", "403"], indirect=True)
+def test_a_user_whom_the_server_refuses_is_told_before_anything_runs(refusing, toy, monkeypatch, caplog):
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "ada")
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "geheim")
     tracker = MlflowTracker(refusing, "demo")
@@ -52,10 +29,8 @@ def test_a_user_whom_the_server_refuses_is_told_before_anything_runs(
     assert caplog.text == ""
 
 
-@pytest.mark.parametrize("refusing", [500], indirect=True)
-def test_a_server_that_fails_stops_no_study(
-    refusing: str, toy: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.parametrize("refusing", ["500"], indirect=True)
+def test_a_server_that_fails_stops_no_study(refusing, toy, caplog):
     tracker = MlflowTracker(refusing, "demo")
     tracker.start_study(toy.study, toy.fingerprint, toy.cells)
     assert tracker.close() == 3

@@ -5,7 +5,7 @@ import pytest
 from nlgraft.tracking.entries import BestModel, Point, RunEntry, RunKey
 from nlgraft.tracking.mlflow_tracker import MlflowTracker
 from nlgraft.tracking.writer import Writer
-from tests.processes import patient
+from tests.processes import patient, wait_until
 
 
 class FakeStore:
@@ -79,13 +79,6 @@ def store():
 @pytest.fixture
 def writer(store):
     return Writer(store.connect, set, "the store", first_pause_s=0.01)
-
-
-def wait_until(is_true, timeout_s=60.0):
-    deadline = time.monotonic() + timeout_s
-    while not is_true():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.005)
 
 
 def test_runs_are_written_in_the_order_they_came(store, writer):

@@ -10,12 +10,13 @@ from nlgraft.nn.frozen_states import FrozenStates
 from nlgraft.text.batches import Ragged
 from nlgraft.training.data import SampledText, Seq2SeqData
 from nlgraft.training.train_config import Side, View
-from nlgraft.training.views import Encoded, beside, join, surround, take
+from nlgraft.training.views import Encoded, beside, join, surround, take, write_encoded
 
 BOTH = (Side(stream="source 0"), Side(stream="source 1"))
 SOURCES = [[5, 6], [7], [8, 9, 10, 5]]
 SECOND = [[6], [], [9, 9]]
 TARGETS = [[7, 8, 9], [5], []]
+PARTS = ("values", "offsets")
 
 
 def encoded():
@@ -141,8 +142,8 @@ def test_every_epoch_holds_every_example_once_in_an_order_of_seed_and_epoch_alon
 class Letters:
     """Stands for a tokenizer: samples by splitting words in two at a place the seed decides."""
 
-    def encode(self, lines, sample_alpha=None, seed=0):
-        return [[4 + (len(line) + seed) % 5] * (1 + seed % 2) for line in lines]
+    def encode(self, lines, sample_alpha, generator):
+        return [[4 + len(line)] * generator.randint(1, 2) for line in lines]
 
 
 def test_sampled_streams_are_segmented_anew_each_epoch():
@@ -164,12 +165,51 @@ def test_encoded_round_trip_and_errors(tmp_path):
         "source 1": SECOND,
         "target": TARGETS,
     }
-    with pytest.raises(StoreError, match="not an encoded corpus"):
+    with pytest.raises(StoreError, match="no encoded corpus"):
         Encoded.read(tmp_path / "nothing.safetensors")
+    save_file({"a/values": np.zeros(1, np.int32)}, tmp_path / "half.safetensors")
+    with pytest.raises(StoreError, match="no encoded corpus, but a/values"):
+        Encoded.read(tmp_path / "half.safetensors")
     with pytest.raises(DataError, match="Did you mean 'source 1'"):
         again.stream("source 11")
     with pytest.raises(DataError, match="differ in length: a 1, b 2"):
         Encoded({"a": Ragged.of([[1]]), "b": Ragged.of([[1], [2]])})
+
+
+def test_an_encoded_file_is_that_of_the_library_and_is_mapped(tmp_path):
+    """Stores hold files of both writers; written in parts, in any order, the bytes are the same."""
+    streams = many(50).streams
+    arrays = {f"{name}/{part}": getattr(each, part) for name, each in streams.items() for part in PARTS}
+    save_file(arrays, tmp_path / "library")
+    halves = [slice(0, 20), slice(20, 50)]
+    parts = [(name, take(each, np.arange(50)[half])) for half in halves for name, each in streams.items()]
+    write_encoded(tmp_path / "parts", parts)
+    assert (tmp_path / "parts").read_bytes() == (tmp_path / "library").read_bytes()
+    target = Encoded.read(tmp_path / "library").stream("target")
+    assert not target.values.flags.owndata
+    assert not target.values.flags.writeable
+    Encoded({"a": Ragged.of([]), "b": Ragged.of([])}).write(tmp_path / "empty")
+    assert len(Encoded.read(tmp_path / "empty")) == 0
+
+
+def test_batches_of_mapped_text_are_those_of_text_in_memory(tmp_path):
+    """Everything that is put around, cut, drawn or set beside is made for the rows of a batch alone."""
+    corpus = many(60)
+    languages = Ragged.of([[40 + number % 2] for number in range(60)])
+    streams = {**corpus.streams, "language": languages}
+    Encoded(streams).write(tmp_path / "train")
+    sides = tuple(Side(stream=f"source {k}", max_tokens=4, suffix=(3, 50 + k)) for k in range(3))
+    view = View(sources=sides, language="language", is_one_source_drawn=True)
+    data = Seq2SeqData(Encoded.read(tmp_path / "train"), view, batch_tokens=60, seed=3)
+    for rows in data.epoch(1):
+        batch = data.batch(rows, 1)
+        for row, ids, start in zip(
+            rows, rows_of(batch.sources[0]), batch.target_input.ids[:, 0].tolist(), strict=True
+        ):
+            drawn = streams[f"source {ids[-2] - 50}"][row][:4].tolist()
+            assert ids == [*drawn, 3, ids[-2], 40 + row % 2]
+            assert start == 40 + row % 2
+        assert np.array_equal(data._at(1).inputs.sources[0].lengths[rows], batch.sources[0].valid.sum(1))
 
 
 def test_the_first_examples_of_every_stream():

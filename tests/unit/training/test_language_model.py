@@ -1,7 +1,5 @@
 """Objective, data and files of language models, by hand."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

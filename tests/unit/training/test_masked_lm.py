@@ -1,7 +1,5 @@
 """Masked language models on our own encoder: their files, and their use as encoder and decoder."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Special tokens that masking needs, text without words, text infilling."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tokenizers

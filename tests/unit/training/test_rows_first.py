@@ -1,7 +1,5 @@
 """Rows that learn alone in the first steps."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 
 import pytest

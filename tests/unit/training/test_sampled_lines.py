@@ -1,7 +1,5 @@
 """Text that is segmented anew in every epoch of a training."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from nlgraft.stages.run.training_task import SampledLines
@@ -18,7 +16,7 @@ def test_epochs_differ_and_can_be_repeated(tmp_path):
     learn_tokenizer(LINES, WordTokenizerConfig(kind="bpe", vocab_size=40), tmp_path)
     ids = MaskingIds.of(load_vocabulary(tmp_path))
 
-    def data() -> SampledLines:
+    def data():
         return SampledLines(
             LINES,
             tmp_path,

@@ -1,7 +1,5 @@
 """Rows that break a transplant, planted where a model has coherent rows and the donor has not."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.linalg import eigh

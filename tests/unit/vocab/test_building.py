@@ -1,7 +1,5 @@
 """Methods that fill missing rows."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Statements of the READMEs on vocabulary transfer are backed: named tests and methods exist."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`nlgraft vocab` on damaged or hostile files: a sentence and exit 2, whatever they hold."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import shutil
@@ -12,7 +10,7 @@ from click.testing import CliRunner
 
 from nlgraft.commands.main import main
 from tests.tiny_causal_lms import release
-from tests.tiny_checkpoints import edit
+from tests.tiny_checkpoints import edit, run
 
 
 @pytest.fixture(scope="module")
@@ -27,9 +25,7 @@ def checkpoint(bert, tmp_path):
 
 def refused(*arguments):
     """The message of a command that refuses its input."""
-    done = CliRunner().invoke(main, ["vocab", *map(str, arguments)], catch_exceptions=False)
-    assert done.exit_code == 2, done.output
-    return done.output
+    return run(*arguments, code=2).output
 
 
 @pytest.mark.parametrize("content", [pickle.dumps({"weight": Path("x")}, protocol=2), b"", b"\x80\x02broken"])

@@ -1,7 +1,5 @@
 """Tokenizers of every form, written for transformers: the same ids, special tokens, limits."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

@@ -1,7 +1,5 @@
 """What is found in checkpoints whose vocabulary is ill."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Vocabularies with further tokens for a text."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter

@@ -1,7 +1,5 @@
 """Vocabularies read from tokenizers: kinds, roles, marks, and segmentations equal to the libraries' own."""
 
-from __future__ import annotations
-
 import json
 import random
 

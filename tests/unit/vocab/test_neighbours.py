@@ -1,7 +1,5 @@
 """FOCUS, WECHSEL-style and the vectors of the text themselves, by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Transfer plans: application, noise, bias, files, differences, norms."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.sparse import csr_matrix

@@ -1,7 +1,5 @@
 """Vocabularies without their rare tokens."""
 
-from __future__ import annotations
-
 import json
 import random
 
@@ -9,11 +7,9 @@ import pytest
 import sentencepiece
 import tokenizers
 import transformers
-from click.testing import CliRunner
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 from nlgraft.basics.errors import DataError
-from nlgraft.commands.vocab import vocab
 from nlgraft.text.corpora import load_corpus
 from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.text.tokenizer_config import WordTokenizerConfig
@@ -24,6 +20,7 @@ from nlgraft.vocab.tokenizers.spm import sentencepiece_json
 from nlgraft.vocab_tool.changed import prune
 from nlgraft.vocab_tool.checks import unreachable_tokens
 from nlgraft.vocab_tool.plan_exchange import PlanRequest, plan_transfer
+from tests.tiny_checkpoints import run
 
 
 @pytest.fixture(scope="module")
@@ -128,12 +125,10 @@ def test_commands_print_what_they_did(lines, tmp_path):
         ["prune", str(tmp_path / "old"), "--out", str(tmp_path / "pruned"), *arguments],
         ["extend", str(tmp_path / "pruned"), "--out", str(tmp_path / "new"), "--tokens", "7", *arguments],
     ]
-    pruned, extended = (json.loads(CliRunner().invoke(vocab, step).stdout) for step in steps)
+    pruned, extended = (json.loads(run(*step).stdout) for step in steps)
     assert pruned["old_size"] > pruned["new_size"] == extended["old_size"] == extended["new_size"] - 7
     assert pruned["old_tokens"] == pruned["new_tokens"] > extended["new_tokens"]
-    result = CliRunner().invoke(vocab, ["prune", *steps[0][1:-1]])
-    assert result.exit_code == 2
-    assert "exists and is not empty" in result.stderr
+    assert "exists and is not empty" in run("prune", *steps[0][1:-1], code=2).stderr
 
 
 def test_padding_is_not_counted_and_its_id_follows(lines, tmp_path):

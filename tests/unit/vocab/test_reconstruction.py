@@ -1,7 +1,5 @@
 """Rows from character n-grams."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The dry-run report of a plan."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

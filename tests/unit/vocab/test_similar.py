@@ -1,7 +1,5 @@
 """S_m: what is no member of it, and what is one only once."""
 
-from __future__ import annotations
-
 from nlgraft.vocab.methods.similar import SimilarTokens
 from nlgraft.vocab.tokenizers.tokens import SENTENCEPIECE, WORDPIECE, Kind, Tok
 from tests.tiny_vocabularies import greedy_vocabulary

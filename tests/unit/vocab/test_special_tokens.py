@@ -1,7 +1,5 @@
 """Special tokens without a role through an exchange: T5's sentinels, mBART's languages, chat templates."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -11,7 +9,6 @@ import transformers
 from nlgraft.text.word_tokenizers import learn_byte_tokenizer
 from nlgraft.vocab_tool.checkpoints import load_checkpoint
 from tests.tiny_checkpoints import (
-    KINDS,
     LANGUAGES,
     LINES,
     OTHER_LINES,
@@ -21,7 +18,9 @@ from tests.tiny_checkpoints import (
     marian,
     marian_tokenizer,
     qwen3,
+    released,
     run,
+    save_noisy,
     t5,
     train_spm,
     unigram_tokenizer,
@@ -32,24 +31,6 @@ TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
     "{% if think %}<think>{% endif %}"
 )
-
-
-def checkpoint(directory, make_model):
-    torch.manual_seed(0)
-    model = make_model(transformers.AutoTokenizer.from_pretrained(directory).get_vocab())
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.2 * torch.randn_like(parameter))
-    model.save_pretrained(directory)
-    return model
-
-
-def released(directory, kind):
-    """A checkpoint with a tokenizer of its own."""
-    write_tokenizer, make_model = KINDS[kind]
-    directory.mkdir()
-    write_tokenizer(directory, LINES)
-    return checkpoint(directory, make_model)
 
 
 def exchange(old, new, directory, *options):
@@ -69,7 +50,7 @@ def t5_checkpoint(directory):
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
     tokenizer.add_special_tokens({"extra_special_tokens": SENTINELS})
     tokenizer.save_pretrained(directory)
-    checkpoint(directory, t5)
+    save_noisy(directory, t5)
 
 
 def test_sentinels_of_t5_keep_their_rows(tmp_path):
@@ -137,7 +118,7 @@ def chat_checkpoint(directory):
     tokenizer.add_tokens(["<think>", "\n", "<unused7>", "<table>"])  # text, as some of Gemma's
     tokenizer.chat_template = TEMPLATE
     tokenizer.save_pretrained(directory)
-    model = checkpoint(directory, qwen3)
+    model = save_noisy(directory, qwen3)
     ends = tokenizer.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"])
     model.generation_config.eos_token_id, model.config.eos_token_id = ends, ends[0]
     model.save_pretrained(directory)

@@ -1,7 +1,5 @@
 """Vocabularies exchanged in the files of a checkpoint, against the exchange in memory."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

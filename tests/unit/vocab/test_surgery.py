@@ -1,7 +1,5 @@
 """Surgery on checkpoints of transformers: permutation, ties, ids, bias, sides, reload, generation."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 
 import pytest

@@ -1,7 +1,5 @@
 """Token vectors from text."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Canonical tokens: what each tokenizer's marks mean, and cutting and joining them."""
 
-from __future__ import annotations
-
 import pytest
 
 from nlgraft.vocab.tokenizers.tokens import (

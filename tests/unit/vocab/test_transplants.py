@@ -1,7 +1,5 @@
 """OMP in a donor's space: by hand, step by step, and as a transplant on the command line."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

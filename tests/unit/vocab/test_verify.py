@@ -1,24 +1,21 @@
 """Verification of checkpoints on disk: weights, rows, padding, architectures."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 from transformers import (
     BertForMaskedLM,
 )
 
 from nlgraft.basics.errors import DataError
-from nlgraft.commands.main import main
 from nlgraft.vocab.tokenizers.loading import wordpiece_json
 from nlgraft.vocab_tool.checkpoints import load_checkpoint
 from nlgraft.vocab_tool.checks import verify_checkpoint
 from nlgraft.vocab_tool.plan_exchange import EXCHANGE_RECORD
+from tests.commands import nlgraft
 from tests.tiny_architectures import (
     V,
     bert_config,
@@ -84,7 +81,7 @@ def test_padding_must_not_change_what_a_model_makes_of_a_sentence(is_masked, tmp
 
 
 def test_the_record_that_verify_reads_is_the_one_that_its_help_names():
-    assert EXCHANGE_RECORD in CliRunner().invoke(main, ["vocab", "verify", "--help"]).output
+    assert EXCHANGE_RECORD in nlgraft("vocab", "verify", "--help").output
 
 
 def test_a_directory_without_a_checkpoint_is_refused(tmp_path):

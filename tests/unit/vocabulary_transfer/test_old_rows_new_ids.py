@@ -1,7 +1,5 @@
 """The control arm whose text has the new tokenizer's ids, while row i of the table stays that of id i."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

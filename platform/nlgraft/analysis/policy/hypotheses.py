@@ -170,7 +170,7 @@ def compare_systems(
     ]
 
 
-def _read(systems: Mapping[str, Sequence[str]], reference: str) -> tuple[list[str], list[_System]]:
+def _read(systems: Mapping[str, Sequence[str]], reference: str) -> tuple[Sequence[str], list[_System]]:
     if len(systems) < 2:
         raise DataError(f"one system, {', '.join(systems)}: name at least two, by --sys-name for each file")
     references = read_lines(reference, _MAX_CHARS).lines

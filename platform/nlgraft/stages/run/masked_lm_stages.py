@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from nlgraft.basics.errors import ContractError, DataError
@@ -37,11 +38,11 @@ from nlgraft.stages.run.training_task import (
     write_split,
 )
 from nlgraft.stages.shared_kinds import TrainLanguageModelInputs
-from nlgraft.text.batches import LengthBatches
+from nlgraft.text.batches import LengthBatches, Ragged
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.corpus_config import SPLITS
-from nlgraft.text.files import write_json
-from nlgraft.text.word_tokenizers import TOKENIZER_FILE, encode_words, learn_tokenizer
+from nlgraft.text.files import chunks, write_json
+from nlgraft.text.word_tokenizers import TOKENIZER_FILE, EncodedLines, encode_words, learn_tokenizer
 from nlgraft.training.losses import TokenObjective
 from nlgraft.training.masked_lm_training import (
     LOSS,
@@ -66,7 +67,7 @@ from nlgraft.training.models import fresh_model, write_model
 from nlgraft.training.seeds import derive_seed
 from nlgraft.training.step import RowsFirst, TrainData, Training
 from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, MaskedScoringConfig
-from nlgraft.training.views import Encoded
+from nlgraft.training.views import Encoded, write_encoded
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 
 _SIGNATURE = "all tokens of the units masked, the same units in every trial"
@@ -251,7 +252,7 @@ def _amounts(dev: MaskedScoringData, statistics: Mapping[str, Statistics]) -> di
 def learn(context: StageContext) -> None:
     """Learn a tokenizer from the training lines of a corpus."""
     settings, inputs = WORD_TOKENIZER.read(context)
-    learn_tokenizer(read_corpus(inputs.corpus / "train").text(TEXT), settings.tokenizer, context.directory)
+    learn_tokenizer(read_corpus(inputs.corpus / "train").lines(TEXT), settings.tokenizer, context.directory)
 
 
 def copy_tokenizer(context: StageContext) -> None:
@@ -285,15 +286,29 @@ def encode(context: StageContext) -> None:
     report: dict[str, object] = {"vocab_sizes": {TEXT: len(vocabulary)}}
     # Not every corpus has a test split.
     for split in (split for split in SPLITS if (inputs.corpus / split).is_dir()):
-        lines = read_corpus(inputs.corpus / split).text(TEXT)
-        encoded = encode_words(inputs.tokenizer / TOKENIZER_FILE, lines, settings.max_tokens)
-        streams = {TEXT: encoded.ids, WORDS: encoded.words, WORD_SIZES: encoded.word_sizes}
-        Encoded(streams).write(context.directory / f"{split}.safetensors")
-        num_tokens = len(encoded.ids.values)
+        lines = read_corpus(inputs.corpus / split).lines(TEXT)
+        counts = Counter[str]()
+        encoded = (
+            encode_words(inputs.tokenizer / TOKENIZER_FILE, chunk, settings.max_tokens)
+            for chunk in chunks(lines)
+        )
+        write_encoded(context.directory / f"{split}.safetensors", _parts(encoded, unknown, counts))
         report[f"{split}/{TEXT}"] = {
-            "cut": encoded.num_cut,
-            "tokens_per_line": num_tokens / max(1, len(lines)),
-            "fertility": num_tokens / max(1, len(encoded.word_sizes.values)),
-            "unknown": int((encoded.ids.values == unknown).sum()),
+            "cut": counts["cut"],
+            "tokens_per_line": counts["tokens"] / max(1, len(lines)),
+            "fertility": counts["tokens"] / max(1, counts["words"]),
+            "unknown": counts["unknown"],
         }
     write_json(context.directory / REPORT_FILE, report)
+
+
+def _parts(
+    encoded: Iterable[EncodedLines], unknown: int, counts: Counter[str]
+) -> Iterator[tuple[str, Ragged]]:
+    """Name the streams of encoded lines, and count."""
+    for part in encoded:
+        counts["cut"] += part.num_cut
+        counts["tokens"] += len(part.ids.values)
+        counts["words"] += len(part.word_sizes.values)
+        counts["unknown"] += int((part.ids.values == unknown).sum())
+        yield from ((TEXT, part.ids), (WORDS, part.words), (WORD_SIZES, part.word_sizes))

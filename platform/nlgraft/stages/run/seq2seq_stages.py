@@ -138,7 +138,7 @@ def batches(
         corpus = read_corpus(inputs.corpus / split)
         for stream, role in settings.streams.items():
             tokenizer = open_tokenizer(inputs.tokenizers[stream])
-            drawn[stream] = SampledText(corpus.text(role), tokenizer, settings.sampling_alpha)
+            drawn[stream] = SampledText(corpus.lines(role), tokenizer, settings.sampling_alpha)
     return Seq2SeqData(
         encoded,
         view,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from pydantic import TypeAdapter
 
 from nlgraft.evaluation.scores import evaluate_text
@@ -19,11 +19,11 @@ from nlgraft.text.conlang.tasks import perfect_translations
 from nlgraft.text.corpora import Corpus, corpus_report, load_corpus, read_corpus, report_json, write_corpus
 from nlgraft.text.corpus_checks import round_trip_warning
 from nlgraft.text.corpus_config import ConlangConfig, CorpusConfig
-from nlgraft.text.files import read_json, write_json
+from nlgraft.text.files import JoinedLines, chunks, read_json, spooled, write_json
 from nlgraft.text.tokenizers import SentencePiece, Tokenizer, train_sentencepiece
 from nlgraft.text.word_tokenizers import ContextTokenizer, WordPiece
 from nlgraft.training.train_config import TrainConfig
-from nlgraft.training.views import Encoded
+from nlgraft.training.views import Encoded, write_encoded
 
 TOKENIZER_FILE = "tokenizer.model"
 """A SentencePiece model, as trained here or of a checkpoint."""
@@ -66,13 +66,13 @@ def single_source_ceilings(perfect: Mapping[str, list[str]], corpus: Corpus) -> 
 
 
 def _joined(corpus: Corpus, separator: str) -> Corpus:
-    lines = [separator.join(parts) for parts in zip(*corpus.sources, strict=True)]
-    return replace(corpus, sources=[lines])
+    lines = (separator.join(parts) for parts in zip(*corpus.sources, strict=True))
+    return replace(corpus, sources=[spooled(lines)])
 
 
 def write_text(context: StageContext) -> None:
     """Load a corpus as plain text: the lines of all its sides."""
-    _write(context, {split: Corpus([corpus.text()]) for split, corpus in _load(context).items()})
+    _write(context, {split: Corpus([corpus.lines()]) for split, corpus in _load(context).items()})
 
 
 def _load(context: StageContext) -> dict[str, Corpus]:
@@ -88,10 +88,8 @@ def _write(context: StageContext, corpora: Mapping[str, Corpus]) -> None:
 def learn_tokenizer(context: StageContext) -> None:
     """Learn a SentencePiece model from the training text of some roles of one corpus or several."""
     settings, inputs = TOKENIZER.read(context)
-    lines: list[str] = []
-    for _, directory in sorted(inputs.corpora.items()):
-        corpus = read_corpus(directory / "train")
-        lines += corpus.text(*settings.roles or ())
+    corpora = [read_corpus(directory / "train") for _, directory in sorted(inputs.corpora.items())]
+    lines = JoinedLines(corpus.lines(*settings.roles or ()) for corpus in corpora)
     path = context.directory / TOKENIZER_FILE
     train_sentencepiece(lines, settings.tokenizer, path, seed=0, symbols=settings.symbols)
 
@@ -118,7 +116,7 @@ def training_budget(train: TrainConfig, corpus: Path, split: str, seed: int) -> 
     assert budget is not None, "a training has one budget"
     is_by_count = train.batch_sentences is not None
     # In characters: batches are then the same for every vocabulary.
-    lengths = np.array(read_corpus(corpus / split).lengths(), dtype=np.int64).T
+    lengths = read_corpus(corpus / split).lengths().T
     return LengthBatches(lengths, budget, seed, noise=_NOISE_CHARACTERS, is_by_count=is_by_count)
 
 
@@ -131,22 +129,26 @@ def encode(context: StageContext) -> None:
     }
     for split in settings.splits:
         corpus = read_corpus(inputs.corpus / split)
-        streams = {}
+        counts = {stream: Counter[str]() for stream in settings.streams}
+        parts = (
+            (stream, part)
+            for stream, role in settings.streams.items()
+            for part in _parts(corpus.lines(role), tokenizers[stream], settings.max_tokens, counts[stream])
+        )
+        write_encoded(context.directory / f"{split}.safetensors", parts)
+        report |= {f"{split}/{stream}": _rates(numbers) for stream, numbers in counts.items()}
         for stream, role in settings.streams.items():
-            lines = corpus.text(role)
-            tokenizer = tokenizers[stream]
-            streams[stream], report[f"{split}/{stream}"] = _encoded(lines, tokenizer, settings.max_tokens)
             if (split, role) == ("dev", "target"):
-                warning = round_trip_warning(tokenizer, lines[:_NUM_ROUND_TRIP])
+                warning = round_trip_warning(tokenizers[stream], corpus.lines(role)[:_NUM_ROUND_TRIP])
                 if warning is not None:
                     _LOG.warning("%s: %s", context.stage.name, warning)
-        Encoded(streams).write(context.directory / f"{split}.safetensors")
     write_json(context.directory / REPORT_FILE, report)
 
 
-def encode_lines(lines: list[str], tokenizer: Tokenizer, max_tokens: int | None) -> tuple[Ragged, int]:
+def encode_lines(lines: Iterable[str], tokenizer: Tokenizer, max_tokens: int | None) -> tuple[Ragged, int]:
     """Encode lines, and count those that were cut."""
-    return _cut(Ragged.of(tokenizer.encode(lines)), tokenizer, max_tokens)
+    ids = Ragged.of(row for chunk in chunks(lines) for row in tokenizer.encode(chunk))
+    return _cut(ids, tokenizer, max_tokens)
 
 
 def _cut(lines: Ragged, tokenizer: Tokenizer, max_tokens: int | None) -> tuple[Ragged, int]:
@@ -156,15 +158,27 @@ def _cut(lines: Ragged, tokenizer: Tokenizer, max_tokens: int | None) -> tuple[R
     return lines.truncated(max_tokens)
 
 
-def _encoded(lines: list[str], tokenizer: Tokenizer, max_tokens: int | None) -> tuple[Ragged, dict[str, Any]]:
-    whole = Ragged.of(tokenizer.encode(lines))
-    ragged, num_cut = _cut(whole, tokenizer, max_tokens)
-    num_tokens, num_words = len(whole.values), sum(len(line.split()) for line in lines)
-    return ragged, {
-        "cut": num_cut,
-        "tokens_per_line": num_tokens / max(1, len(lines)),
-        "fertility": num_tokens / num_words if num_words else 0.0,
-        "unknown": int((whole.values == tokenizer.unknown_id).sum()),
+def _parts(
+    lines: Iterable[str], tokenizer: Tokenizer, max_tokens: int | None, counts: Counter[str]
+) -> Iterator[Ragged]:
+    """Encode lines in parts, and count."""
+    for chunk in chunks(lines):
+        whole = Ragged.of(tokenizer.encode(chunk))
+        cut, num_cut = _cut(whole, tokenizer, max_tokens)
+        counts["cut"] += num_cut
+        counts["lines"] += len(chunk)
+        counts["tokens"] += len(whole.values)
+        counts["words"] += sum(len(line.split()) for line in chunk)
+        counts["unknown"] += int((whole.values == tokenizer.unknown_id).sum())
+        yield cut
+
+
+def _rates(counts: Counter[str]) -> dict[str, float]:
+    return {
+        "cut": counts["cut"],
+        "tokens_per_line": counts["tokens"] / max(1, counts["lines"]),
+        "fertility": counts["tokens"] / counts["words"] if counts["words"] else 0.0,
+        "unknown": counts["unknown"],
     }
 
 
