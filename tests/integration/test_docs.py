@@ -23,14 +23,14 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT / 'platform'}{os.pathsep}{ROOT}"}
 SYSTEMS = [f"systems/{name.rpartition('.')[2]}" for name in system_names()]
-PAGES = ["index", "own_text", "designs", "search", "cluster", "mlflow", "faq", "api", *SYSTEMS]
+PAGES = ["index", "own_text", "own_scores", "designs", "search", "cluster", "mlflow", "faq", "api", *SYSTEMS]
 NEEDS_A_RUN = {
     *("run", "try", "report", "ledger", "export", "translate", "classify", "pack", "check", "ls", "gc"),
 }
 """Commands that train, or need what was trained."""
 NUM_LINES = 160
-ELSEWHERE = {"cluster", "mlflow"}
-"""Pages whose commands need a cluster or a server: only their options are looked up."""
+ELSEWHERE = {"cluster", "mlflow", "own_scores"}
+"""Pages whose commands need a cluster, a server or a tool's files: only their options are looked up."""
 
 
 def text_of(page):

@@ -251,9 +251,10 @@ def _sides(corpus: Path, split: str) -> list[Sequence[str]]:
 
 def _over_sides(corpus: Path, split: str, measured: Callable[[str], Sized]) -> IntArray:
     """Measure every example of a split, ends of all its lines included, [N]."""
-    sides = _sides(corpus, split)
-    sizes = [np.fromiter((len(measured(line)) + 1 for line in side), np.int64) for side in sides]
-    return np.sum(sizes, axis=0)
+    sides = (
+        np.fromiter((len(measured(line)) + 1 for line in side), np.int64) for side in _sides(corpus, split)
+    )
+    return np.sum([*sides], axis=0)
 
 
 def lines_of(corpus: Path, split: str) -> Sequence[str]:

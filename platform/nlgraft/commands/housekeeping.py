@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean, stdev
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -20,12 +20,9 @@ from nlgraft.commands.study_command import (
 )
 
 if TYPE_CHECKING:
-    from nlgraft.analysis.policy.hypotheses import SystemScores
     from nlgraft.pipeline.store import ArtifactStore
     from nlgraft.runs.housekeeping import Removal
     from nlgraft.study.public import Study
-
-_COMPARED = ("system", "metric", "seeds", "score", "difference", "interval", "p", "Holm", "verdict")
 
 
 @click.command("pack")
@@ -206,40 +203,124 @@ def diff(first: str, second: str, storage: str | None, is_json: bool) -> None:
 
 
 @click.command("compare")
-@click.argument("hypotheses", nargs=-1, required=True, metavar="HYP...")
-@click.option("--ref", "reference", required=True, help="File of references, a line for each hypothesis.")
+@click.argument("hypotheses", nargs=-1, metavar="[HYP...]")
+@click.option("--ref", "reference", help="File of references, a line for each hypothesis.")
 @click.option(
     "--sys-name",
     "names",
     multiple=True,
     help="System of each HYP, in order; files of one system are its seeds.",
 )
-@click.option("--metric", "metrics", multiple=True, default=["bleu"], show_default=True, help="Repeatable.")
+@click.option(
+    "--scores",
+    "sources",
+    multiple=True,
+    metavar="[SYSTEM=]FILE",
+    help="Scores of others: a table, a directory of lm_eval --log_samples, a file of sacreBLEU, COMET or "
+    "HELM; repeatable. Files of one system are its seeds.",
+)
+@click.option("--mlflow", "uri", metavar="URI", help="Scores from runs that others logged to MLflow.")
+@click.option("--experiment", help="Their experiment.")
+@click.option("--arm", metavar="KEY", help="Parameter or tag of the runs that names the system.")
+@click.option("--seed", metavar="KEY", default="seed", show_default=True, help="That of their seed.")
+@click.option(
+    "--metric",
+    "metrics",
+    multiple=True,
+    help="Repeatable, the first decides. Default: bleu, or the only metric of the scores.",
+)
+@click.option("--baseline", help="System that the others are compared with, of scores; else the first.")
+@click.option(
+    "--lower-is-better", "is_lower_better", is_flag=True, help="Of scores whose metric does not say it."
+)
 @click.option(
     "--ledger",
     metavar="STORE",
     help="Store that remembers what was compared on these lines; nlgraft_store here, if there is one.",
 )
+@click.option("--format", "kind", type=click.Choice(["md", "html"]), help="A table as a report has it.")
 @has_json
 @user_errors
 def compare(
     hypotheses: tuple[str, ...],
-    reference: str,
+    reference: str | None,
     names: tuple[str, ...],
+    sources: tuple[str, ...],
+    uri: str | None,
+    experiment: str | None,
+    arm: str | None,
+    seed: str,
     metrics: tuple[str, ...],
+    baseline: str | None,
+    is_lower_better: bool,
     ledger: str | None,
+    kind: Literal["md", "html"] | None,
     is_json: bool,
 ) -> None:
-    """Compare files of hypotheses of any systems with those of the first, as the cells of a study.
+    """Compare systems that were not trained here with the first of them, as the cells of a study.
 
-    Paired over segments and seeds, with Holm's correction over all comparisons of the call. Without
-    --sys-name each file is a system with one seed, which decides nothing: its interval covers segments alone.
-    Verdicts need a ledger: the same call with twice or four times the files is its next look.
+    By files of hypotheses (HYP and --ref), by scores that others computed (--scores), or by runs in MLflow
+    (--mlflow). Paired over items and seeds, with Holm's correction over all comparisons of the call. One run
+    of each system decides nothing about them: the interval covers items alone. Verdicts need a ledger: the
+    same call with twice or four times the seeds is its next look.
     """
+    from nlgraft.analysis.data.score_tables import read_scores
     from nlgraft.analysis.policy.hypotheses import compare_systems
+    from nlgraft.analysis.policy.score_comparison import compare_scores
+    from nlgraft.analysis.rendering.report import render_systems
+    from nlgraft.analysis.rendering.tables import systems_table
     from nlgraft.commands.terminal import plain_table
     from nlgraft.study.data.study import Storage
 
+    if [bool(hypotheses), bool(sources), uri is not None].count(True) != 1:
+        raise DataError("give one of: files of hypotheses with --ref, --scores, --mlflow")
+    of_scores = {"--baseline": baseline, "--lower-is-better": is_lower_better}
+    of_mlflow = {"--experiment": experiment, "--arm": arm}
+    unread = {"--ref": reference, "--sys-name": names, **of_mlflow}
+    if hypotheses:
+        unread = of_scores | of_mlflow
+    elif uri is not None:
+        unread = {"--ref": reference, "--sys-name": names}
+    if ignored := [option for option, value in unread.items() if value]:
+        raise DataError(f"{', '.join(ignored)}: has no effect here; `nlgraft compare --help` says where")
+    # Without a store nothing remembers the comparison, so that it gets no verdict.
+    has_ledger = ledger is not None or Path(Storage().path).is_dir()
+    store = _open(ledger) if has_ledger else None
+    if hypotheses:
+        systems = _hypotheses_by_system(hypotheses, names, reference)
+        scores = compare_systems(systems, reference or "", metrics or ("bleu",), store)
+        # Systems share signatures: each is shown once.
+        notes = list(dict.fromkeys(f"{system.metric}: {system.signature}" for system in scores))
+    else:
+        table = read_scores(sources, *metrics[:1])
+        if uri is not None:
+            # MLflow takes a second to import.
+            from nlgraft.tracking.logged_runs import logged_runs
+
+            if experiment is None or arm is None:
+                raise DataError("--mlflow needs --experiment NAME and --arm KEY, a parameter or tag")
+            runs, table.notes = logged_runs(uri, experiment, arm, seed)
+            table.add(experiment, "", runs)
+            table.check()
+        name = f"scores of {experiment or Path(sources[0].rpartition('=')[2]).name}"
+        scores, notes = compare_scores(table, name, metrics, baseline, store, is_lower_better=is_lower_better)
+    if is_json:
+        print_json([system.to_json() for system in scores])
+        click.echo("\n".join(notes), err=True)
+    elif kind:
+        click.echo(render_systems(scores, notes, kind))
+    else:
+        compared = systems_table(scores, notes)
+        header, *rows = compared.plain()
+        plain_table(header, rows)
+        click.echo("\n".join(compared.notes))
+
+
+def _hypotheses_by_system(
+    hypotheses: Sequence[str], names: Sequence[str], reference: str | None
+) -> dict[str, list[str]]:
+    if reference is None:
+        raise DataError("files of hypotheses need --ref, a file of references")
     if not all(name.strip() for name in names):
         raise DataError("--sys-name: empty; name each system")
     if names and len(names) != len(hypotheses):
@@ -249,30 +330,7 @@ def compare(
     systems: dict[str, list[str]] = {}
     for name, path in zip(names or hypotheses, hypotheses, strict=True):
         systems.setdefault(name, []).append(path)
-    # Without a store nothing remembers the comparison, so that it gets no verdict.
-    has_ledger = ledger is not None or Path(Storage().path).is_dir()
-    # Files are compared as cells of a study are, by the same tests and rules.
-    scores = compare_systems(systems, reference, metrics, _open(ledger) if has_ledger else None)
-    if is_json:
-        print_json([system.to_json() for system in scores])
-    else:
-        plain_table(_COMPARED, [_compared_row(system) for system in scores])
-        comparisons = [system.comparison for system in scores if system.comparison is not None]
-        notes = [note for comparison in comparisons for note in comparison.notes]
-        signatures = [f"{system.metric}: {system.signature}" for system in scores]
-        # Systems share notes and signatures: each is printed once.
-        click.echo("\n".join(dict.fromkeys([*notes, *signatures])))
-
-
-def _compared_row(system: SystemScores) -> tuple[str, ...]:
-    spread = f" ± {stdev(system.values):.2f}" if len(system.values) > 1 else ""
-    score = (system.name, system.metric, str(len(system.values)), f"{fmean(system.values):.2f}{spread}")
-    comparison = system.comparison
-    if comparison is None:
-        return (*score, "", "", "", "", "the others are compared with it")
-    ends = "" if comparison.ci is None else f"{comparison.ci[0]:+.2f} to {comparison.ci[1]:+.2f}"
-    p_values = ("" if p is None else f"{p:.3g}" for p in (comparison.p, comparison.p_holm))
-    return (*score, f"{comparison.difference or 0:+.2f}", ends, *p_values, comparison.verdict)
+    return systems
 
 
 def _open(storage: str | None) -> ArtifactStore:

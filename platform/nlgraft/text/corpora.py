@@ -18,10 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain, compress, islice
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from nlgraft.basics.errors import DataError, StoreError, nearest
 from nlgraft.text import hub
@@ -49,6 +46,11 @@ from nlgraft.text.files import (
     write_json,
 )
 from nlgraft.text.hub import as_line
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
 
 # Checks of the labels of classification data, before anything is trained.
 
@@ -199,6 +201,8 @@ class Corpus:
 
     def lengths(self) -> NDArray[np.int32]:
         """Measure the lines of every side in characters, [sides, N]."""
+        import numpy as np  # a study is read without it
+
         return np.stack([np.fromiter(map(len, side), np.int32, len(side)) for side in self.sides().values()])
 
     @staticmethod

@@ -15,11 +15,10 @@ from mlflow.entities import LoggedModelOutput, LoggedModelStatus
 from mlflow.models import Model, ModelSignature
 from mlflow.types.schema import ColSpec, Schema, TensorSpec
 
-from nlgraft.basics.errors import DataError, NlgraftError
+from nlgraft.basics.errors import NlgraftError
 from nlgraft.basics.wording import without_credentials
-from nlgraft.study.reading.place_rules import sqlite_path
 from nlgraft.tracking.entries import FINGERPRINT, PREDICTOR
-from nlgraft.tracking.uri import check_uri
+from nlgraft.tracking.uri import check_readable
 
 _NAME = "best"
 
@@ -65,12 +64,7 @@ def log_exported(uri: str, experiment: str, fingerprint: str, directory: Path) -
     Raises:
         NlgraftError: There is no run of the trial.
     """
-    check_uri(uri)
-    database = sqlite_path(uri)
-    if database is not None and not database.exists():  # which MLflow would make
-        raise DataError(
-            f"MLflow: there is no database {database}; give the --tracking-uri under which the study ran"
-        )
+    check_readable(uri)
     client = MlflowClient(tracking_uri=uri)
     stored = client.get_experiment_by_name(experiment)
     query = f"tags.`{FINGERPRINT}` = '{fingerprint}'"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nlgraft.basics.errors import Problem, StudyError
+from nlgraft.basics.errors import DataError, Problem, StudyError
 from nlgraft.basics.wording import without_credentials
 from nlgraft.study.reading.place_rules import sqlite_path, uri_fault
 
@@ -22,6 +22,18 @@ def check_uri(uri: str) -> str:
     if is_database(uri) and sqlite_path(uri) is None:
         _check_driver(uri)
     return uri
+
+
+def check_readable(uri: str) -> None:
+    """Check a tracking URI that is only read.
+
+    Raises:
+        StudyError: See `check_uri`.
+        DataError: There is no such database, which MLflow would make.
+    """
+    database = sqlite_path(check_uri(uri))
+    if database is not None and not database.exists():
+        raise DataError(f"MLflow: there is no database {database}; give the URI that the runs were logged to")
 
 
 def is_database(uri: str) -> bool:

@@ -1,10 +1,11 @@
-"""Comparison of any systems by their output alone: files of hypotheses, several seeds each."""
+"""Comparison of systems that were not trained here, by their hypotheses or by their scores."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ from nlgraft.text.files import has_text, read_lines
 _MAX_CHARS = 100_000
 _SAMPLES = 1000
 _FAMILY = "compare"
+_FEW_ITEMS = 20
+"""Below so many items resamples of them understate their noise."""
 NO_LEDGER = (
     "no ledger, so no verdict: nothing tells what was compared on these lines before; --ledger STORE "
     "remembers it (a new directory, if there is none yet)"
@@ -47,7 +50,7 @@ class SystemScores:
         name: The system.
         metric: The metric.
         values: Its score with every seed.
-        signature: How the scores were computed.
+        signature: How the scores were computed; None where nobody says.
         is_up: True if more is better.
         comparison: It minus the first system; None for the first.
     """
@@ -55,7 +58,7 @@ class SystemScores:
     name: str
     metric: str
     values: tuple[float, ...]
-    signature: str
+    signature: str | None
     is_up: bool
     comparison: Comparison | None = None
 
@@ -67,24 +70,18 @@ class SystemScores:
 
 
 @dataclass(frozen=True)
-class _System:
-    """Hypotheses of one system: lines and digest of each seed's file."""
+class System:
+    """A system that was not trained here.
+
+    Attributes:
+        name: Its name.
+        measured: Its scores by metric and by seed, counted from 1.
+        digests: Digest of each seed's output; by the first it is known again.
+    """
 
     name: str
-    lines: Sequence[Sequence[str]]
+    measured: Mapping[str, Mapping[int, Measured]]
     digests: Sequence[str]
-
-    def scores(self, metric: str, references: Sequence[str]) -> tuple[SystemScores, dict[int, Measured]]:
-        """Score every seed, counted from 1."""
-        evaluations = [evaluate_text(hypotheses, references, [metric]) for hypotheses in self.lines]
-        scores = [evaluation.scores[metric] for evaluation in evaluations]
-        measured = {
-            seed: Measured(score.value, evaluation.statistics[metric], score.signature)
-            for seed, (score, evaluation) in enumerate(zip(scores, evaluations, strict=True), start=1)
-        }
-        values, first = tuple(score.value for score in scores), scores[0]
-        is_up = first.direction == "maximize"
-        return SystemScores(self.name, metric, values, first.signature, is_up), measured
 
 
 def compare_systems(
@@ -109,25 +106,61 @@ def compare_systems(
         DataError: A file is unreadable or has another number of lines, or there is nothing to compare.
         StoreError: The ledger cannot be read or written.
     """
-    references, read = _read(systems, reference)
-    base, *others = read
+    references, lines = _read(systems, reference)
+    read, is_up = [], {}
+    for name, seeds in lines.items():
+        evaluations = [evaluate_text(hypotheses, references, metrics) for hypotheses in seeds]
+        measured: dict[str, dict[int, Measured]] = {metric: {} for metric in metrics}
+        for (seed, evaluation), metric in product(enumerate(evaluations, 1), metrics):
+            score = evaluation.scores[metric]
+            is_up[metric] = score.direction == "maximize"
+            measured[metric][seed] = Measured(score.value, evaluation.statistics[metric], score.signature)
+        read.append(System(name, measured, [Segments.of(scored_lines([], seed)).digest for seed in seeds]))
     segments = Segments.of(scored_lines([], references))
+    return compare_measured(read, is_up, segments, f"compare with {Path(reference).name}", store)
+
+
+def compare_measured(
+    systems: Sequence[System],
+    is_up: Mapping[str, bool],
+    segments: Segments,
+    name: str,
+    store: ArtifactStore | None,
+    scored_as: str | None = None,
+) -> list[SystemScores]:
+    """Compare every system with the first one, as `compare_systems` does, by its scores.
+
+    Args:
+        systems: The systems.
+        is_up: By metric whether more is better; the first metric decides.
+        segments: What they are scored on.
+        name: Name of the comparison in the ledger.
+        store: As of `compare_systems`.
+        scored_as: The metric whose statistics the scores hold; the metric itself if left out.
+
+    Raises:
+        DataError: There is nothing to compare.
+        StoreError: The ledger cannot be read or written.
+    """
+    if len(systems) < 2:
+        raise DataError(f"one system, {', '.join(system.name for system in systems)}: give at least two")
+    _refuse_twins(systems)
+    base, *others = systems
     past = History({}) if store is None else history(store, segments)
     past_rules = Rules(past.entries.values())
     # The system with the fewest files sets the first look, which all pairs can then take.
-    num_seeds = max(2, min(len(system.lines) for system in read))
+    num_seeds = max(2, min(len(system.digests) for system in systems))
     own_plan = Plan(seeds=tuple(range(1, 4 * num_seeds + 1)), looks=(num_seeds, 2 * num_seeds, 4 * num_seeds))
     comparer = Comparer(samples=_SAMPLES, alpha=ALPHA)
     scores: list[SystemScores] = []
     questions: dict[tuple[str, str], tuple[LedgerQuestion, Plan, Test]] = {}
-    for metric in metrics:
-        base_scores, base_measured = base.scores(metric, references)
-        scores.append(base_scores)
+    for metric in is_up:
+        scores.append(_scores(base, metric, is_up[metric]))
         for system in others:
-            system_scores, measured = system.scores(metric, references)
+            system_scores = _scores(system, metric, is_up[metric])
             cells = (system.digests[0], base.digests[0])
             plan = past_rules.plan(cells, own_plan)
-            test = partial(_tested, comparer, metric, {system.name: measured, base.name: base_measured})
+            test = partial(_tested, comparer, metric, scored_as or metric, [system, base])
             compared = over_looks(plan, test)
             scores.append(replace(system_scores, comparison=compared))
             question = LedgerQuestion(
@@ -140,12 +173,12 @@ def compare_systems(
                 looks=compared.looks,
                 difference=compared.difference,
                 p=compared.p,
+                is_judged=not compared.open_because,
             )
             questions[metric, system.name] = question, plan, test
     if store is None:
         return [_without_verdict(system) for system in scores]
-    name = f"compare with {Path(reference).name}"
-    decisive = {system.name: system.values for system in scores if system.metric == metrics[0]}
+    decisive = next(iter(is_up))
     entry = Entry(
         version=VERSION,
         time=timestamp(),
@@ -154,12 +187,15 @@ def compare_systems(
         system="hypotheses",
         segments=segments,
         baseline=base.digests[0],
-        cells=tuple(dict.fromkeys(digest for system in read for digest in system.digests)),
-        metrics=tuple(metrics),
+        cells=tuple(dict.fromkeys(digest for system in systems for digest in system.digests)),
+        metrics=tuple(is_up),
         plan=own_plan,
         alpha=ALPHA,
         asked=tuple(question for question, _, _ in questions.values()),
-        scores={system.digests[0]: dict(enumerate(decisive[system.name], start=1)) for system in read},
+        scores={
+            system.digests[0]: {seed: trial.value for seed, trial in system.measured[decisive].items()}
+            for system in systems
+        },
     )
     rules = Rules([*past.entries.values(), entry])
     entry = answered(entry, rules)
@@ -170,9 +206,10 @@ def compare_systems(
     ]
 
 
-def _read(systems: Mapping[str, Sequence[str]], reference: str) -> tuple[Sequence[str], list[_System]]:
-    if len(systems) < 2:
-        raise DataError(f"one system, {', '.join(systems)}: name at least two, by --sys-name for each file")
+def _read(
+    systems: Mapping[str, Sequence[str]], reference: str
+) -> tuple[Sequence[str], dict[str, list[Sequence[str]]]]:
+    """Read the references, and the hypotheses of each system and seed."""
     references = read_lines(reference, _MAX_CHARS).lines
     if not has_text(references):
         raise DataError(f"{reference}: no line has text; give references, a line for each hypothesis")
@@ -185,31 +222,46 @@ def _read(systems: Mapping[str, Sequence[str]], reference: str) -> tuple[Sequenc
     ]
     if wrong:
         raise DataError("\n".join(wrong))
-    read = [
-        _System(name, seeds, [Segments.of(scored_lines([], seed)).digest for seed in seeds])
-        for name, seeds in lines.items()
-    ]
+    return references, lines
+
+
+def _refuse_twins(systems: Sequence[System]) -> None:
     by_first: dict[str, str] = {}
-    for system in read[1:]:
+    for system in systems[1:]:
         alike = by_first.setdefault(system.digests[0], system.name)
         if alike != system.name:
             raise DataError(
                 f"the first files of {alike} and {system.name} say the same, and a system is known again "
                 "by its first file; leave one of the two out"
             )
-    return references, read
+
+
+def _scores(system: System, metric: str, is_up: bool) -> SystemScores:
+    trials = [*system.measured[metric].values()]
+    values = tuple(trial.value for trial in trials)
+    return SystemScores(system.name, metric, values, trials[0].signature, is_up)
 
 
 def _tested(
-    comparer: Comparer, metric: str, sides: Mapping[str, Mapping[int, Measured]], seeds: Sequence[int] | None
+    comparer: Comparer,
+    metric: str,
+    scored_as: str,
+    systems: Sequence[System],
+    seeds: Sequence[int] | None,
 ) -> Comparison:
-    """Compare two systems, whose scores are given by name, over some seeds."""
-    a, b = sides
+    """Compare two systems over some seeds."""
+    first, second = systems
     terms = [
         (sign, {seed: score for seed, score in scores.items() if seeds is None or seed in seeds})
-        for sign, scores in zip((1.0, -1.0), sides.values(), strict=True)
+        for sign, scores in zip((1.0, -1.0), (first.measured[metric], second.measured[metric]), strict=True)
     ]
-    return comparer.contrast(metric, a, b, terms)
+    compared = comparer.contrast(scored_as, first.name, second.name, terms)
+    if compared.scope == "seeds" and compared.estimate is not None:
+        # Without items nothing needs to be drawn: the paired t test.
+        compared = replace(compared, p=compared.estimate.p)
+    if scored_as != metric and (compared.num_segments or _FEW_ITEMS) < _FEW_ITEMS:
+        compared = replace(compared, open_because=f"fewer than {_FEW_ITEMS} items")
+    return replace(compared, metric=metric)
 
 
 def _without_verdict(system: SystemScores) -> SystemScores:

@@ -223,7 +223,7 @@ def method(result: RecordedResults) -> list[str]:
     sentences = [
         merged and f"{merged}.",
         "A difference is the mean over seeds of cell minus baseline, paired by seed and by test segment.",
-        f"Intervals have {confidence(result)} confidence. Segments are resampled "
+        f"Intervals have {confidence(result.study.analysis.alpha)} confidence. Segments are resampled "
         f"{result.samples:,} times, identically for all cells and seeds; variation over seeds follows "
         "Student's t on the paired differences, because resampling a handful of seeds gives intervals that "
         "are far too narrow.",

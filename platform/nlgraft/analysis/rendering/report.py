@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from nlgraft.analysis.data.provenance import corpora
 from nlgraft.analysis.data.trials import CellResult
 from nlgraft.analysis.estimates.comparison import Comparison, rounded_all
 from nlgraft.analysis.estimates.expected_best import expected_best
 from nlgraft.analysis.policy.examples import examples_of
+from nlgraft.analysis.policy.hypotheses import SystemScores
 from nlgraft.analysis.policy.recorded import RecordedResults
 from nlgraft.analysis.rendering import journals, prose, tables, typesetting
 from nlgraft.analysis.rendering.search_tables import which_setting
@@ -109,6 +110,16 @@ def _study_html(result: RecordedResults, owner: str) -> str:
         num_series=figures.NUM_SERIES,
         examples=examples_of(result, _MOST_CELLS_WITH_TEXT),
         num_examples=_NUM_EXAMPLES,
+    )
+
+
+def render_systems(systems: Sequence[SystemScores], notes: Sequence[str], kind: Literal["md", "html"]) -> str:
+    """Render the comparison of systems that were not trained here, see `tables.systems_table`."""
+    table, title = tables.systems_table(systems, notes), f"{systems[0].name} and others"
+    if kind == "md":
+        return inert_markdown(typesetting.to_markdown(table))
+    return template("report.html.j2").render(
+        studies=[{"study": {"variant": title}}], texts=[html_table(table, title)]
     )
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import groupby
+from statistics import fmean, stdev
 
 from nlgraft.analysis.data.trials import CellResult, TrialResult
 from nlgraft.analysis.estimates.comparison import ONE_SEED, Comparison
 from nlgraft.analysis.policy.claims import ClaimResult
+from nlgraft.analysis.policy.hypotheses import SystemScores
 from nlgraft.analysis.policy.recorded import RecordedResults
+from nlgraft.analysis.policy.rules import ALPHA
 from nlgraft.analysis.rendering.typesetting import (
     NO_BREAK,
     NOTHING,
@@ -32,11 +36,11 @@ Compared = Sequence[tuple[str, Comparison]]
 """Comparisons of one table, on one metric, with the names of their rows."""
 
 
-def comparison_notes(result: RecordedResults, compared: Compared) -> list[str]:
+def comparison_notes(compared: Compared, alpha: float) -> list[str]:
     """Explain the marks in a table of comparisons, then list the comparisons' own notes."""
     marks = []
     if any(comparison.standing != "open" for _, comparison in compared):
-        marks.append(_star(result))
+        marks.append(_star(alpha))
     marks += _margin_note(compared)
     if any(comparison.scope == "segments" for _, comparison in compared):
         marks.append(f"† {ONE_SEED}; nothing is decided.")
@@ -61,9 +65,8 @@ def comparison_notes(result: RecordedResults, compared: Compared) -> list[str]:
     ]
 
 
-def _star(result: RecordedResults) -> str:
+def _star(alpha: float) -> str:
     """Say what a star means, also to readers who do not know the word."""
-    alpha = result.study.analysis.alpha
     most = f"at most one in {1 / alpha:.3g} such tables has any star."
     return f"* significant at {alpha:g}: if nothing differed, {most}"
 
@@ -107,8 +110,9 @@ def _equal_within(compared: Compared) -> list[str]:
     ]
     if not margins:
         return []
+    unit = compared[0][1].unit or compared[0][1].metric
     return [
-        f"Undecided, but equal within ({compared[0][1].unit}): {'; '.join(margins)}. A larger "
+        f"Undecided, but equal within ({unit}): {'; '.join(margins)}. A larger "
         "difference is unlikely: these are the farther ends of the intervals, not corrected for their number."
     ]
 
@@ -144,16 +148,16 @@ def covered(result: RecordedResults) -> str:
     if main not in result.metrics:
         return ""
     compared = [(each.a, each) for each in result.against_baseline(main) if each.ci is not None]
-    texts = [f"Intervals have {confidence(result)} confidence.", *scopes(compared)]
+    texts = [f"Intervals have {confidence(result.study.analysis.alpha)} confidence.", *scopes(compared)]
     if one_seed := [label for label, comparison in compared if comparison.scope == "segments"]:
         subject = "Intervals cover" if len(one_seed) == len(compared) else f"{', '.join(one_seed)}: it covers"
         texts.append(f"{subject} the test segments alone, not training.")
     return " ".join(texts) if compared else ""
 
 
-def confidence(result: RecordedResults) -> str:
+def confidence(alpha: float) -> str:
     """Format the confidence of the intervals."""
-    return f"{100 * (1 - result.study.analysis.alpha):g} %"
+    return f"{100 * (1 - alpha):g} %"
 
 
 def caption(result: RecordedResults, text: str) -> str:
@@ -209,10 +213,52 @@ def comparison_table(result: RecordedResults, metric: str) -> Table:
         if cell is not result.baseline and metric in result.metrics:
             comparison = result.compare(cell.cell, metric=metric)
             compared.append((cell.label, comparison))
-            row |= _comparison_row(result, comparison, decimals)
+            row |= _comparison_row(comparison, decimals, result.study.analysis.alpha)
         rows.append(row)
     reasons = [f"{cell.label}: {reason}" for cell in result.cells for reason in cell.reasons]
-    return make_table(rows, notes=[*comparison_notes(result, compared), *reasons])
+    notes = comparison_notes(compared, result.study.analysis.alpha)
+    return make_table(rows, notes=[*notes, *reasons])
+
+
+def systems_table(systems: Sequence[SystemScores], notes: Sequence[str]) -> Table:
+    """Tabulate the differences of systems that were not trained here from the first of them.
+
+    Args:
+        systems: Their scores, metric by metric.
+        notes: How the scores were paired and computed.
+    """
+    rows, compared = [], []
+    for metric, group in groupby(systems, key=lambda system: system.metric):
+        scores = list(group)
+        decimals = num_decimals(fmean(system.values) for system in scores)
+        for system in scores:
+            spread = f" ± {number(stdev(system.values), decimals)}" if len(system.values) > 1 else ""
+            row: Row = {"system": system.name, "metric": metric, "verdict": "the others are compared with it"}
+            row |= {
+                "seeds": str(len(system.values)),
+                "score": number(fmean(system.values), decimals) + spread,
+            }
+            if (comparison := system.comparison) is not None:
+                compared.append((system.name, comparison))
+                row["verdict"] = Entry(comparison.verdict, comparison.standing or "")
+                row |= _comparison_row(comparison, decimals, ALPHA)
+            rows.append(row)
+    outputs = [sentence for _, comparison in compared if (sentence := _these_outputs(comparison))]
+    return make_table(rows, num_text=3, notes=[*notes, *outputs, *comparison_notes(compared, ALPHA)])
+
+
+def _these_outputs(comparison: Comparison) -> str:
+    """Say of one run each what it shows, and what it does not."""
+    p, both = comparison.p_segments, f"{comparison.a} and {comparison.b} on {comparison.metric}"
+    if comparison.scope != "segments" or p is None:
+        return ""
+    if comparison.open_because:
+        return f"{both}: {comparison.open_because}, which say too little of these outputs."
+    differ = "differ" if p <= ALPHA else "are not shown to differ"
+    return (
+        f"{both}: these outputs {differ} on such items (p {probability(p)} over {comparison.num_segments:,} "
+        "items); of the methods one run each says nothing."
+    )
 
 
 def effects_table(result: RecordedResults, metric: str) -> Table | None:
@@ -256,11 +302,12 @@ def _differences_table(
     if not differences:
         return None
     decimals = column_decimals(result, differences[0][2].metric)
+    alpha = result.study.analysis.alpha
     rows = [
-        words | {"seeds": str(comparison.num_seeds)} | _comparison_row(result, comparison, decimals)
+        words | {"seeds": str(comparison.num_seeds)} | _comparison_row(comparison, decimals, alpha)
         for _, words, comparison in differences
     ]
-    notes = comparison_notes(result, [(name, comparison) for name, _, comparison in differences])
+    notes = comparison_notes([(name, comparison) for name, _, comparison in differences], alpha)
     return make_table(rows, num_text=2, notes=[note, *notes])
 
 
@@ -408,7 +455,7 @@ def cell_entry(cell: CellResult) -> Entry:
     return Entry(cell_name(cell) + mark, hint="; ".join(cell.reasons))
 
 
-def _comparison_row(result: RecordedResults, comparison: Comparison, decimals: int) -> Row:
+def _comparison_row(comparison: Comparison, decimals: int, alpha: float) -> Row:
     kind = comparison.standing or ""
     star = f"{NO_BREAK}*" if kind in ("better", "worse") else ""
     # One seed: what looks like a result says nothing of another training.
@@ -416,7 +463,7 @@ def _comparison_row(result: RecordedResults, comparison: Comparison, decimals: i
     hint = f"variation over {comparison.scope}; over segments alone: p = {probability(comparison.p_segments)}"
     row: Row = {
         "difference": Entry(number(comparison.difference, decimals, is_signed=True), kind),
-        f"{confidence(result)} interval": interval(comparison.ci, decimals) + dagger,
+        f"{confidence(alpha)} interval": interval(comparison.ci, decimals) + dagger,
         "p": Entry(probability(comparison.p) + dagger, "", hint),
         "p (Holm)": Entry(probability(comparison.p_holm) + star, kind),
     }

@@ -1,0 +1,286 @@
+"""Scores that others computed: tables, and files of evaluation tools, read as one score a row.
+
+| file | what is read | written by |
+|---|---|---|
+| .csv, .tsv, other text with a header | long, or a column a system, or a column a metric | anybody |
+| text without a header | a number a line | anybody; ``sacrebleu --sentence-level --score-only`` |
+| .json | segments by file of hypotheses | ``comet-score --to_json`` |
+| .json, .jsonl | instances with their ``stats`` | HELM: ``per_instance_stats.json`` |
+| .jsonl | an object a line, as a row of a table | anybody |
+| directory | ``samples_*.jsonl``, ``results_*.json`` | ``lm_eval --log_samples`` since 0.4.8 |
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from nlgraft.basics.errors import DataError
+from nlgraft.text.files import read_json, read_lines
+
+_MAX_CHARS = 10_000_000
+_MOST_PROBLEMS = 12
+_DELIMITERS = "\t;,|"
+_SYNONYMS = {
+    "system": ("system", "model", "arm", "method", "sys", "model_name"),
+    "seed": ("seed", "random_seed", "run", "replicate"),
+    "item": ("item", "segment", "sample", "doc_id", "id", "example", "seg_id", "segment_id", "sample_id"),
+    "metric": ("metric", "measure", "metric_name"),
+    "value": ("value", "score", "result"),
+}
+"""Names of columns, in any case, by what they hold."""
+_NO_COLUMN = "\0"
+_SAMPLES = re.compile(r"samples_(.+)_\d{4}-\d\d-\d\dT.*\.jsonl")
+
+Row = tuple[str, dict[str, Any]]
+"""File and line, and values by column."""
+
+
+class Score(NamedTuple):
+    """One score.
+
+    Attributes:
+        where: File and line, or run.
+        system: Name of the system.
+        seed: Name of the run of the system.
+        item: Name of the item; empty for a score of a whole run.
+        metric: Name of the metric.
+        value: The score, finite.
+    """
+
+    where: str
+    system: str
+    seed: str
+    item: str
+    metric: str
+    value: float
+
+
+@dataclass
+class ScoreTable:
+    """Scores from any number of files or runs.
+
+    Attributes:
+        metric: Name of scores whose file names no metric.
+        scores: The scores.
+        is_up: Which way is better, by metric, where a file says it.
+        notes: What was left out, or read in a way that may surprise.
+        problems: What cannot be read.
+    """
+
+    metric: str = "score"
+    scores: list[Score] = field(default_factory=list)
+    is_up: dict[str, bool] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def add(self, source: str, name: str, rows: Sequence[Row]) -> None:
+        """Take rows that are long, or have a column a metric, or a column a system.
+
+        Args:
+            source: Where they are from.
+            name: Their system; empty where the rows name theirs.
+            rows: The rows. A score that is empty or None is missing, which is for the pairing to say.
+        """
+        columns = dict.fromkeys(column for _, row in rows for column in row)
+        roles = {
+            role: column
+            for role, synonyms in _SYNONYMS.items()
+            for column in reversed(columns)
+            if column.lower() in synonyms
+        }
+        others = [column for column in columns if column.lower() not in chain(*_SYNONYMS.values())]
+        is_long = "value" in roles
+        are_systems = not (is_long or name or "system" in roles)
+        scored = (
+            [roles["value"]]
+            if is_long
+            else [
+                column
+                for column in others
+                if column and any(_number(row.get(column)) is not None for _, row in rows)
+            ]
+        )
+        if left_out := [repr(column) for column in others if column not in scored]:
+            self.notes.append(f"{source}: not read: {', '.join(left_out)}")
+        if are_systems:
+            self.notes.append(f"{source}: no column names systems, so each is one: {', '.join(scored)}")
+        num_before = len(self.scores) + len(self.problems)
+        for where, row in rows:
+            system, seed, item, metric = (
+                _text(row.get(roles.get(role, _NO_COLUMN))) for role in list(_SYNONYMS)[:4]
+            )
+            for column in scored:
+                if (value := row.get(column)) in (None, ""):
+                    continue
+                scored_system = column if are_systems else name or system or Path(source).stem
+                scored_metric = (metric or self.metric) if are_systems or is_long else column
+                number = _number(value)
+                if number is None or not math.isfinite(number):
+                    self.problems.append(f"{where}: {scored_metric} {value!r}; write a finite number")
+                else:
+                    self.scores.append(Score(where, scored_system, seed, item, scored_metric, number))
+        if len(self.scores) + len(self.problems) == num_before:
+            self.problems.append(
+                f"{source}: no scores under {', '.join(columns)}; columns are system, seed, item, metric and "
+                "value, or one a system, or system and one a metric"
+            )
+
+    def check(self) -> None:
+        """Refuse what could not be read, and second scores of the same.
+
+        Raises:
+            DataError: All problems.
+        """
+        first: dict[tuple[str, ...], str] = {}
+        for where, *names, _ in self.scores:
+            if (earlier := first.setdefault(tuple(names), where)) != where:
+                roles = zip(_SYNONYMS, names, strict=False)
+                scored = ", ".join(f"{role} {name}" for role, name in roles if name)
+                self.problems.append(f"{where}: a second score of {scored}, beside that of {earlier}")
+        if num_more := len(self.problems[_MOST_PROBLEMS:]):
+            self.problems[_MOST_PROBLEMS:] = [f"and {num_more} more problems"]
+        if self.problems:
+            raise DataError("\n".join([*self.problems, *self.notes]))
+
+
+def read_scores(sources: Sequence[str], metric: str = "score") -> ScoreTable:
+    """Read files and directories of scores.
+
+    Args:
+        sources: Paths, or ``SYSTEM=PATH``. The files of one system are its seeds, unless they name seeds.
+        metric: Name of scores whose file names no metric.
+
+    Raises:
+        DataError: All problems of all files.
+    """
+    table = ScoreTable(metric)
+    num_files: Counter[tuple[str, str]] = Counter()
+    for source in sources:
+        # The name of a file may hold the sign, too.
+        name, _, path = ("", "", source) if Path(source).exists() else source.rpartition("=")
+        start = len(table.scores)
+        try:
+            table.add(path, name, list(_rows(path, table)))
+        except DataError as error:
+            table.problems.append(str(error))
+        except (AttributeError, KeyError, TypeError) as error:
+            # JSON of any other shape ends here.
+            table.problems.append(f"{path}: neither rows nor a file of COMET, HELM or lm_eval ({error!r})")
+        num_files.update({(score.system, score.metric) for score in table.scores[start:]})
+        table.scores[start:] = [
+            score._replace(seed=score.seed or str(num_files[score.system, score.metric]))
+            for score in table.scores[start:]
+        ]
+    table.check()
+    return table
+
+
+def _rows(path: str, table: ScoreTable) -> Iterator[Row]:
+    if Path(path).is_dir():
+        yield from _samples(Path(path), table)
+        return
+    lines = read_lines(path, _MAX_CHARS).lines
+    if path.endswith(".json"):
+        document = _parsed("\n".join(lines), path, table)
+        if isinstance(document, dict):
+            yield from _comet(path, document)
+            return
+        rows = [(f"{path}, entry {number}", row) for number, row in enumerate(document, 1)]
+    elif path.removesuffix(".gz").endswith(".jsonl"):
+        places = [f"{path}, line {number}" for number in range(1, len(lines) + 1)]
+        rows = [(where, _parsed(line, where, table)) for where, line in zip(places, lines, strict=True)]
+    elif _number(lines[0]) is None:
+        rows = list(_table(path, lines, table))
+    else:
+        rows = [(f"{path}, line {n}", {"item": n, "value": line}) for n, line in enumerate(lines, 1)]
+    for where, row in rows:
+        yield from _helm(where, row) if "stats" in row else [(where, row)]
+
+
+def _parsed(text: str, where: str, table: ScoreTable) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        table.problems.append(f"{where}: no JSON ({error})")
+        return {}
+
+
+def _comet(path: str, document: dict[str, Any]) -> Iterator[Row]:
+    for system, segments in document.items():
+        for item, segment in enumerate(segments):
+            score = {"system": system, "item": item, "metric": "COMET", "value": segment["COMET"]}
+            yield f"{path}, {system}, segment {item}", score
+
+
+def _helm(where: str, instance: dict[str, Any]) -> Iterator[Row]:
+    changed = instance.get("perturbation", {}).get("name")
+    item = f"{instance['instance_id']}{f'/{changed}' if changed else ''}"
+    for stat in instance["stats"]:
+        score = {"seed": instance["train_trial_index"], "item": item, "metric": stat["name"]["name"]}
+        # Where nothing was counted there is no mean.
+        yield where, {**score, "value": stat.get("mean")}
+
+
+def _samples(directory: Path, table: ScoreTable) -> Iterator[Row]:
+    """Read the samples of lm-evaluation-harness below a directory: metrics ``TASK/METRIC``."""
+    files = [file for file in sorted(directory.rglob("*")) if _SAMPLES.fullmatch(file.name)]
+    if not files:
+        raise DataError(f"{directory}: no samples_TASK_DATE.jsonl of lm_eval --log_samples")
+    for file in files:
+        task = _SAMPLES.sub(r"\1", file.name)
+        for results in sorted(file.parent.glob("results_*.json")):
+            directions = read_json(results).get("higher_is_better", {}).get(task, {})
+            table.is_up |= {f"{task}/{metric}": is_up for metric, is_up in directions.items()}
+        for number, line in enumerate(read_lines(str(file), _MAX_CHARS).lines, 1):
+            where = f"{file}, line {number}"
+            sample = _parsed(line, where, table)
+            for metric in sample["metrics"]:
+                # As lm_eval calls it in its results, but for the filter that does nothing.
+                name = f"{task}/{metric},{sample['filter']}".removesuffix(",none")
+                score = {"system": file.parent.name, "item": f"{task}/{sample['doc_id']}", "metric": name}
+                # Of perplexities a document has a sum and a length.
+                if _number(sample[metric]) is not None:
+                    yield where, {**score, "value": sample[metric]}
+
+
+def _table(path: str, lines: Sequence[str], table: ScoreTable) -> Iterator[Row]:
+    """Read a table with a header, by the separator that gives it the most columns."""
+    delimiter = max(_DELIMITERS, key=lambda sign: len(next(csv.reader(lines[:1], delimiter=sign))))
+    cells = csv.reader(lines, delimiter=delimiter)
+    header = [title.strip() for title in next(cells)]
+    if len({*header}) < len(header):
+        table.problems.append(f"{path}, line 1: columns of one name")
+    # Where no number has a point, commas are the sign of decimals, not of thousands.
+    has_commas = delimiter != "," and not any(re.search(r"\d\.\d", line) for line in lines)
+    example = ""
+    for row in cells:
+        where = f"{path}, line {cells.line_num}"
+        if row and len(row) != len(header):
+            table.problems.append(f"{where}: {len(row)} columns, where line 1 has {len(header)}")
+            continue
+        for place, text in enumerate(row):
+            if has_commas and re.fullmatch(r"\s*[-+]?\d*,\d+\s*", text):
+                row[place], example = text.replace(",", "."), text.strip()
+        yield where, dict(zip(header, row, strict=False))
+    if example:
+        table.notes.append(f"{path}: {example} is read as {example.replace(',', '.')}")
+
+
+def _text(name: Any) -> str:
+    return "" if name is None else str(name).strip()
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return {"true": 1.0, "false": 0.0}.get(_text(value).lower())
