@@ -1,7 +1,5 @@
 """`nlgraft` in this process, where its end as a process is not what is tested."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -75,7 +75,7 @@ def pytest_collection_finish():
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
     """One store for all tests of a file: they share stages as the trials of a study do."""
-    return ArtifactStore.open(str(tmp_path_factory.mktemp("store")))
+    return ArtifactStore.open(tmp_path_factory.mktemp("store"))
 
 
 @pytest.fixture(scope="session")

@@ -6,8 +6,6 @@ there and taken up again. DEVICE is ``simgpu:0``, or a device of torch. FAULT is
 which plants a mistake that a GPU would show. In place of arms, ``doctor`` prints what `nlgraft doctor` finds.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """Hosts as namespaces of this machine: own network, processes, name and /tmp, joined by a veth pair."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """The text with which a newcomer begins, by the names that pages give it."""
 
-from __future__ import annotations
-
 import gzip
 import re
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Pages in a headless Chromium."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

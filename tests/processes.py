@@ -1,7 +1,5 @@
 """What processes that a test started do, read from /proc, and how long a test waits for them."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """A server between a client and another server that fails in every way a network can."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import threading

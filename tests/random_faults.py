@@ -1,7 +1,5 @@
 """A study under random faults: what is killed and started again, and the order in which it happens."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

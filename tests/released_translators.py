@@ -1,7 +1,5 @@
 """Tiny random directories of translation models as released ones, each with a tokenizer of its own."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

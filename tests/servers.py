@@ -1,7 +1,5 @@
 """Servers on loopback that tests start: a port for one, a wait for its first answer, MLflow's own."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

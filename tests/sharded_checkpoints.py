@@ -1,7 +1,5 @@
 """Random language models in several files, written one after the other."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

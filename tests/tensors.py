@@ -1,7 +1,5 @@
 """Comparison of the tensors of models."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

@@ -1,7 +1,5 @@
 """Tiny checkpoints of seven architectures with tokenizers of their own, and `nlgraft vocab` run on them."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

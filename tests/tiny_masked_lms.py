@@ -1,7 +1,5 @@
 """Hand-made WordPiece vocabularies, text that they cut in known ways, and tiny masked language models."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Tiny random models of every family, and examples for them."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 

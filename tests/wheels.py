@@ -1,7 +1,5 @@
 """The project as a wheel."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

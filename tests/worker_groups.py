@@ -1,7 +1,5 @@
 """Groups of gloo workers on loopback: forks of a process that has not used autograd."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import socket

@@ -3,8 +3,6 @@
 Fingerprints do not count: any field that a stage's config slice has changes them, read or not.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import types

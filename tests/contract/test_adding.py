@@ -1,7 +1,5 @@
 """ARCHITECTURE's "to add X, edit Y": one of each is added to a copy, and is found wherever it must be."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

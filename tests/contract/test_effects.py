@@ -164,7 +164,7 @@ def _effect(laboratory, system, arm, setting, annotation, plain):
 @pytest.fixture(scope="module")
 def laboratory(tmp_path_factory):
     """One store for all trials, which share stages as those of a study do."""
-    return Laboratory(ArtifactStore.open(str(tmp_path_factory.mktemp("store"))))
+    return Laboratory(ArtifactStore.open(tmp_path_factory.mktemp("store")))
 
 
 @pytest.mark.parametrize("path", SYSTEMS)

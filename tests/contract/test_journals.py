@@ -21,20 +21,24 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr(record_store, "BLOCK", 4)
 
 
+def log_of(store):
+    return store.journal("log", dict[str, int])
+
+
 def fill(store, last):
     for place in range(1, last + 1):
-        assert store.journal("log", dict[str, int]).append(place, {"value": 10 * place})
+        assert log_of(store).append(place, {"value": 10 * place})
 
 
 @pytest.mark.usefixtures("small_blocks")
 def test_a_journal_keeps_what_was_written_in_order(open_store):
-    assert open_store().journal("log", dict[str, int]).read() == record_store.Pages({}, 0)
+    assert log_of(open_store()).read() == record_store.Pages({}, 0)
     fill(open_store(), 10)
-    pages = open_store().journal("log", dict[str, int]).read()
+    pages = log_of(open_store()).read()
     assert pages == record_store.Pages({number: {"value": 10 * number} for number in range(1, 11)}, 10)
     assert list(pages.documents) == list(range(1, 11))
-    assert not open_store().journal("log", dict[str, int]).append(10, {"value": 0})
-    assert open_store().journal("log", dict[str, int]).read() == pages
+    assert not log_of(open_store()).append(10, {"value": 0})
+    assert log_of(open_store()).read() == pages
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -45,27 +49,27 @@ def test_damaged_missing_and_foreign_files_of_a_journal_are_named(open_store):
     files.write("log/entries/000000/00000001.json", b'{"value": "ten"}')
     files.delete("log/entries/000000/00000002.json")
     files.write("log/entries/000000/notes.txt", b"mine")
-    pages = store.journal("log", dict[str, int]).read()
+    pages = log_of(store).read()
     assert pages.documents == {3: {"value": 30}}
     assert pages.last == 3
     for name in ("00000001.json: cannot be read", "00000002.json: is missing", "notes.txt: is no part"):
         assert sum(name in text for text in pages.problems) == 1
     fill_from = pages.last + 1
-    assert store.journal("log", dict[str, int]).append(fill_from, {"value": 40})
-    assert store.journal("log", dict[str, int]).append(fill_from + 1, {"value": 50})
-    assert list(store.journal("log", dict[str, int]).read().documents) == [3, 4, 5]
+    assert log_of(store).append(fill_from, {"value": 40})
+    assert log_of(store).append(fill_from + 1, {"value": 50})
+    assert list(log_of(store).read().documents) == [3, 4, 5]
 
 
 @pytest.mark.usefixtures("small_blocks")
 def test_several_drivers_write_one_journal(open_store):
     def write(driver):
-        log = open_store().journal("log", dict[str, int])
+        log = log_of(open_store())
         for value in range(NUM_ENTRIES):
             while not log.append(log.read().last + 1, {"driver": driver, "value": value}):
                 pass
 
     at_once(write, range(4))
-    pages = open_store().journal("log", dict[str, int]).read()
+    pages = log_of(open_store()).read()
     assert (pages.last, pages.problems) == (4 * NUM_ENTRIES, ())
     for driver in range(4):
         assert [

@@ -20,18 +20,19 @@ from nlgraft.pipeline.object_files import ObjectFiles
 from tests.processes import at_once
 from tests.store_places import files_of, publish
 
+STAGE = "a" * 64
 ANY = TypeAdapter(dict[str, Any])
 
 
 def test_leases(open_store):
     first, second = open_store(), open_store()
-    with first.leases.acquire("a" * 64, "trial 7"):
+    with first.leases.acquire(STAGE, "trial 7"):
         with pytest.raises(StageBusy, match="trial 7"):
-            second.leases.acquire("a" * 64)
-        assert second.leases.busy() == {"a" * 64}
+            second.leases.acquire(STAGE)
+        assert second.leases.busy() == {STAGE}
         second.leases.acquire("b" * 64).release()
     assert second.leases.busy() == set()
-    second.leases.acquire("a" * 64).release()
+    second.leases.acquire(STAGE).release()
 
 
 def test_study_lock(open_store):
@@ -44,18 +45,21 @@ def test_study_lock(open_store):
     second.leases.lock_study("abc").release()
 
 
-def silent_lease(store):
-    """A lease of an owner on another host that no longer renews it."""
-    with store.leases.acquire("a" * 64) as lease:
-        data = json.loads(files_of(store).read(lease.key) or b"")
-    files_of(store).write(lease.key, json.dumps({**data, "host": "elsewhere"}).encode())
+def forsaken(store, lease, **changes):
+    """The key of a lease that its owner, which is another one now, neither renews nor gives back."""
+    with lease:
+        data = json.loads(files_of(store).read(lease.key))
+    files_of(store).write(lease.key, json.dumps(data | changes).encode())
     return lease.key
+
+
+def silent_lease(store):
+    return forsaken(store, store.leases.acquire(STAGE), host="elsewhere")
 
 
 def shift_clock(store, key, monkeypatch, *, by_s):
     """Let the store's clock say that a key was written some time ago."""
     written_at = files_of(store).modified_at(key)
-    assert written_at is not None
     monkeypatch.setattr(store.leases._clock, "now", lambda: written_at + by_s)
 
 
@@ -131,9 +135,9 @@ def test_silent_lease_expires(open_store, monkeypatch):
     key = silent_lease(store)
     shift_clock(store, key, monkeypatch, by_s=59.0)
     with pytest.raises(StageBusy, match="last sign of life 59 s ago"):
-        store.leases.acquire("a" * 64)
+        store.leases.acquire(STAGE)
     shift_clock(store, key, monkeypatch, by_s=61.0)
-    store.leases.acquire("a" * 64).release()
+    store.leases.acquire(STAGE).release()
 
 
 def test_the_clock_is_that_of_the_place(open_store):
@@ -143,7 +147,6 @@ def test_the_clock_is_that_of_the_place(open_store):
     probed_s = time.monotonic() - began_s  # at some moment of which its file was stamped
     files_of(store).write("leases/x", b"")
     stamp = files_of(store).modified_at("leases/x")
-    assert stamp is not None
     assert before - 2 < stamp < store.leases._clock.now() + 2 + probed_s
 
 
@@ -165,7 +168,7 @@ def test_only_one_of_many_takes_over(open_store, monkeypatch):
 
         monkeypatch.setattr(store.leases, "_find", find_and_wait)
         with contextlib.suppress(StageBusy):
-            return store.leases.acquire("a" * 64)
+            return store.leases.acquire(STAGE)
 
     [lease] = filter(None, at_once(grab, range(6)))
     lease.release()
@@ -194,9 +197,7 @@ def test_conditional_writes_have_one_winner(open_store, is_taken):
 def test_a_lock_that_is_taken_over_meanwhile_stays(open_store, monkeypatch, act):
     """A driver has died; while one process cleans up or starts, another one takes its lock over."""
     store, other = open_store(), open_store()
-    with store.leases.lock_study("abc") as lease:
-        data = json.loads(files_of(store).read(lease.key) or b"")
-    files_of(store).write(lease.key, json.dumps({**data, "process_started": "1"}).encode())
+    forsaken(store, store.leases.lock_study("abc"), process_started="1")
     pending, taken = [other], []
 
     def after_the_other(call):
@@ -227,8 +228,6 @@ def test_a_lock_that_is_taken_over_meanwhile_stays(open_store, monkeypatch, act)
 
 def test_lease_of_a_dead_process_of_this_host(open_store):
     store = open_store()
-    with store.leases.acquire("a" * 64) as lease:
-        data = json.loads(files_of(store).read(lease.key) or b"")
-    files_of(store).write(lease.key, json.dumps({**data, "process_started": "1"}).encode())
+    forsaken(store, store.leases.acquire(STAGE), process_started="1")
     assert store.leases.busy() == set()
-    store.leases.acquire("a" * 64).release()
+    store.leases.acquire(STAGE).release()

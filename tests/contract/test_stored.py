@@ -44,7 +44,6 @@ def test_a_store_of_an_earlier_release_is_read_and_nothing_runs_again(sample, tm
         (tmp_path / "store" / name).write_text(text, "utf-8")
     study = study_of(sample, tmp_path / "store")
     search = study.search
-    assert search is not None
     queue = TrialQueue(
         study,
         ArtifactStore.open(tmp_path / "store"),

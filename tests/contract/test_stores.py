@@ -28,12 +28,26 @@ from tests.processes import at_once
 from tests.store_places import files_of, publish
 
 ANY = TypeAdapter(dict[str, Any])
+ONE = number(1)
+ARTIFACT = f"artifacts/number/{ONE.fingerprint}"
 
 
 def artifact_file(store, name):
-    """Key of a file of number(1)'s artifact."""
-    manifest = store.manifest(number(1))
-    return f"artifacts/number/{manifest.fingerprint}/{manifest.location}/{name}"
+    """Key of a file of the artifact."""
+    return f"{ARTIFACT}/{store.manifest(ONE).location}/{name}"
+
+
+def decision(store):
+    return store.verify(ONE).decision
+
+
+def text_of(store):
+    """The text of the artifact, fetched anew."""
+    return (store.fetch(ONE) / "deep" / "number.txt").read_text()
+
+
+def save(store, step, stage=ONE, text="1"):
+    store.checkpoints(stage).save(step, lambda path: (path / "state.json").write_text(text))
 
 
 def damage(store, name, data):
@@ -54,30 +68,30 @@ def ran(graph, store, **options):
 
 def test_publish_and_fetch(open_store):
     store = open_store()
-    assert not store.has(number(1))
-    assert store.manifest(number(1)) is None
-    assert store.verify(number(1)).decision is Decision.MISS
+    assert not store.has(ONE)
+    assert store.manifest(ONE) is None
+    assert decision(store) is Decision.MISS
     with pytest.raises(StoreError, match="has no artifact"):
-        store.fetch(number(1))
+        store.fetch(ONE)
 
     published = publish(store)
     assert (published / "deep" / "number.txt").read_text() == "1"
     for opened in (store, open_store()):
-        assert opened.has(number(1))
-        assert opened.verify(number(1)).decision is Decision.HIT
-        path = opened.fetch(number(1))
+        assert opened.has(ONE)
+        assert decision(opened) is Decision.HIT
+        path = opened.fetch(ONE)
         assert (path / "deep" / "number.txt").read_text() == "1"
         assert (path / "model.safetensors").stat().st_size == 10240
-        assert opened.fetch(number(1)) == path
-        assert opened.read_file(number(1), "deep/number.txt") == b"1"
-        assert opened.read_file(number(1), "absent.json") is None
+        assert opened.fetch(ONE) == path
+        assert opened.read_file(ONE, "deep/number.txt") == b"1"
+        assert opened.read_file(ONE, "absent.json") is None
         assert not opened.has(number(2))
 
 
 def test_manifest(open_store):
     publish(open_store())
-    manifest = open_store().manifest(number(1).fingerprint)
-    assert (manifest.name, manifest.fingerprint, manifest.version) == ("number", number(1).fingerprint, 1)
+    manifest = open_store().manifest(ONE.fingerprint)
+    assert (manifest.name, manifest.fingerprint, manifest.version) == ("number", ONE.fingerprint, 1)
     assert (manifest.config, manifest.inputs, manifest.seed) == ({"value": 1}, {}, None)
     assert manifest.files["deep/number.txt"] == FileEntry(
         bytes=1, sha256="6b86b273ff34fce19d6b804eff5a3f5747ada4eaa22f1d49c01e52ddb7875b4b"
@@ -90,21 +104,21 @@ def test_why_it_is_missing(open_store):
     publish(open_store())
     verdict = open_store().verify(number(2))
     assert verdict.decision is Decision.MISS
-    assert verdict.reason == f"changed field value (1 -> 2) since {number(1).fingerprint[:12]}"
+    assert verdict.reason == f"changed field value (1 -> 2) since {ONE.fingerprint[:12]}"
 
 
 def test_second_writer_is_harmless(open_store):
     """Its bytes are dropped even if they differ."""
     first, second = open_store(), open_store()
-    scratch = second.new_scratch(number(1))
+    scratch = second.new_scratch(ONE)
     (scratch / "other.txt").write_text("other")
     publish(first)
-    path = second.publish(number(1), scratch)
+    path = second.publish(ONE, scratch)
     assert sorted(child.name for child in path.iterdir() if child.name != MANIFEST) == [
         "deep",
         "model.safetensors",
     ]
-    assert open_store().verify(number(1)).decision is Decision.HIT
+    assert decision(open_store()) is Decision.HIT
     assert sum("other.txt" in key for key in files_of(first).sizes("artifacts")) == 0
 
 
@@ -119,8 +133,8 @@ def test_many_writers_at_once(open_store):
 
     at_once(write, "0123")
     store = open_store()
-    assert store.verify(number(1)).decision is Decision.HIT
-    assert (store.fetch(number(1)) / "deep" / "number.txt").read_text() in "0123"
+    assert decision(store) is Decision.HIT
+    assert text_of(store) in "0123"
 
 
 @pytest.mark.parametrize("data", [b"2", b"", b"22"])
@@ -130,28 +144,28 @@ def test_damage_is_found_and_repaired(open_store, data):
     damage(open_store(), "deep/number.txt", data)
     store = open_store()
     with pytest.raises(ArtifactDamaged, match=r"number\.txt has"):
-        store.fetch(number(1))
+        store.fetch(ONE)
     with pytest.raises(ArtifactDamaged):
-        store.read_file(number(1), "deep/number.txt")
+        store.read_file(ONE, "deep/number.txt")
     if len(data) != 1:
-        assert store.verify(number(1)).decision is Decision.CORRUPT
-    store.discard(number(1))
-    assert not store.has(number(1))
-    assert store.verify(number(1)).decision is Decision.MISS
+        assert decision(store) is Decision.CORRUPT
+    store.discard(ONE)
+    assert not store.has(ONE)
+    assert decision(store) is Decision.MISS
     publish(store)
-    assert (open_store().fetch(number(1)) / "deep" / "number.txt").read_text() == "1"
+    assert text_of(open_store()) == "1"
 
 
 def test_damage_that_keeps_the_size_is_found_by_reading_again(open_store):
     """An object store compares sizes alone otherwise, and a local one each file once per process."""
     store = open_store()
     publish(store)
-    assert store.verify(number(1), is_afresh=True).decision is Decision.HIT
+    assert store.verify(ONE, is_afresh=True).decision is Decision.HIT
     key = artifact_file(store, "model.safetensors")
     data = bytearray(files_of(store).read(key) or b"")
     data[0] ^= 1
     files_of(store).write(key, bytes(data))
-    verdict = open_store().verify(number(1), is_afresh=True)
+    verdict = open_store().verify(ONE, is_afresh=True)
     assert verdict.decision is Decision.CORRUPT
     assert "model.safetensors has" in verdict.reason
 
@@ -160,40 +174,39 @@ def test_missing_file_and_garbage_manifest(open_store):
     store = open_store()
     publish(store)
     files_of(store).delete(artifact_file(store, "model.safetensors"))
-    assert store.verify(number(1)).reason == "model.safetensors is missing"
-    store.discard(number(1))
+    assert store.verify(ONE).reason == "model.safetensors is missing"
+    store.discard(ONE)
     publish(store)
-    files_of(store).write(f"artifacts/number/{number(1).fingerprint}/{MANIFEST}", b'{"name": "num')
-    assert store.verify(number(1)).decision is Decision.CORRUPT
-    store.discard(number(1))
-    assert store.verify(number(1)).decision is Decision.MISS
+    files_of(store).write(f"{ARTIFACT}/{MANIFEST}", b'{"name": "num')
+    assert decision(store) is Decision.CORRUPT
+    store.discard(ONE)
+    assert decision(store) is Decision.MISS
 
 
 def test_half_published_is_invisible(open_store):
     """Files without a manifest: a writer that was killed."""
     store = open_store()
-    key = f"artifacts/number/{number(1).fingerprint}"
-    files_of(store).write(f"{key}/half/deep/number.txt", b"1")
-    assert not store.has(number(1))
-    assert store.finished([number(1).fingerprint]) == set()
-    assert store.verify(number(1)).decision is Decision.MISS
+    files_of(store).write(f"{ARTIFACT}/half/deep/number.txt", b"1")
+    assert not store.has(ONE)
+    assert store.finished([ONE.fingerprint]) == set()
+    assert decision(store) is Decision.MISS
     publish(store)
-    assert (open_store().fetch(number(1)) / "deep" / "number.txt").read_text() == "1"
+    assert text_of(open_store()) == "1"
 
 
 def test_forgotten_uploads_are_removed(open_store, monkeypatch):
     """Remains of a killed writer go when they are old; files that another is writing now stay."""
     store = open_store()
-    key = f"artifacts/number/{number(1).fingerprint}"
-    files_of(store).write(f"{key}/killed/number.txt", b"1")
+    key = f"{ARTIFACT}/killed/number.txt"
+    files_of(store).write(key, b"1")
     publish(store)
-    assert files_of(store).existing([f"{key}/killed/number.txt"])
-    store.discard(number(1))
-    files_of(store).write(f"{key}/killed/number.txt", b"1")
+    assert files_of(store).existing([key])
+    store.discard(ONE)
+    files_of(store).write(key, b"1")
     monkeypatch.setattr(artifacts, "_ABANDONED_AFTER_S", -10.0)
     publish(store)
-    assert not files_of(store).existing([f"{key}/killed/number.txt"])
-    assert store.verify(number(1)).decision is Decision.HIT
+    assert not files_of(store).existing([key])
+    assert decision(store) is Decision.HIT
 
 
 def test_finished_and_accounts(open_store):
@@ -227,7 +240,7 @@ def test_trial_repairs_a_damaged_input(open_store):
     damage(open_store(), "number.txt", b"9")
     record = ran(total(1, 3), open_store())
     assert record.metrics == {"test/total": 4.0}
-    assert (open_store().fetch(number(1)) / "number.txt").read_text() == "1"
+    assert (open_store().fetch(ONE) / "number.txt").read_text() == "1"
 
 
 def test_checkpoints(open_store):
@@ -235,8 +248,8 @@ def test_checkpoints(open_store):
     checkpoints = open_store().checkpoints(stage)
     assert checkpoints.latest() is None
     for step in (3, 10, 20):
-        checkpoints.save(step, lambda path, step=step: (path / "state.json").write_text(str(step)))
-    checkpoints.save(20, lambda path: (path / "state.json").write_text("again"))
+        save(open_store(), step, stage, str(step))
+    save(open_store(), 20, stage, "again")
     for _ in range(2):
         other = open_store().checkpoints(stage, is_writable=False)
         assert other.newest_step() == 20
@@ -260,7 +273,7 @@ def test_checkpoint_cut_off_while_uploading(open_store):
     """Its manifest comes last: without it the previous one is used."""
     stage = alone("stepping").result
     store = open_store()
-    store.checkpoints(stage).save(1, lambda path: (path / "state.json").write_text("1"))
+    save(store, 1, stage)
     files_of(store).write(f"checkpoints/{stage.fingerprint}/2/state.json", b"2")
     latest = open_store().checkpoints(stage).latest()
     assert latest[0] == 1
@@ -341,10 +354,10 @@ def test_records(open_store, caplog):
 def test_clean_up_after_killed_processes(open_store):
     store = open_store()
     publish(store)
-    store.checkpoints(number(1)).save(1, lambda path: (path / "state.json").write_text("1"))
-    store.checkpoints(number(2)).save(1, lambda path: (path / "state.json").write_text("1"))
+    save(store, 1)
+    save(store, 1, number(2))
     store.remove_abandoned()
-    assert store.checkpoints(number(1)).newest_step() is None
+    assert store.checkpoints(ONE).newest_step() is None
     assert store.checkpoints(number(2)).newest_step() == 1
 
 
@@ -355,12 +368,11 @@ ESCAPING = ("../../../../escaped", "/escaped", "deep/../../escaped", "deep//x", 
 def test_names_in_a_manifest_stay_inside(open_store, tmp_path, key):
     """Whoever can write to the store must not read or write outside it."""
     publish(open_store())
-    checkpoints = open_store().checkpoints(number(1))
-    checkpoints.save(1, lambda path: (path / "state.json").write_text("1"))
+    save(open_store(), 1)
     files = files_of(open_store())
     entry = {"bytes": 1, "sha256": "6b86b273ff34fce19d6b804eff5a3f5747ada4eaa22f1d49c01e52ddb7875b4b"}
-    paths = (f"artifacts/number/{number(1).fingerprint}/manifest.json",
-             f"checkpoints/{number(1).fingerprint}/1/checkpoint.json")  # fmt: skip
+    paths = (f"{ARTIFACT}/{MANIFEST}",
+             f"checkpoints/{ONE.fingerprint}/1/checkpoint.json")  # fmt: skip
     outside = {path for path in tmp_path.rglob("*") if "store" not in path.parts}
     for name in ESCAPING:
         for path in paths:
@@ -368,12 +380,12 @@ def test_names_in_a_manifest_stay_inside(open_store, tmp_path, key):
             value = {name: entry} if key == "files" else name
             files.write(path, json.dumps({**document, key: value}).encode())
         store = open_store()
-        assert store.verify(number(1)).decision is Decision.CORRUPT, name
-        assert "leads outside" in store.verify(number(1)).reason, name
+        assert decision(store) is Decision.CORRUPT, name
+        assert "leads outside" in store.verify(ONE).reason, name
         for use in (store.fetch, lambda stage, store=store, name=name: store.read_file(stage, name)):
             with pytest.raises(ArtifactDamaged, match="leads outside"):
-                use(number(1))
-        assert store.checkpoints(number(1)).latest() is None, name
+                use(ONE)
+        assert store.checkpoints(ONE).latest() is None, name
     assert {path for path in tmp_path.rglob("*") if "store" not in path.parts} - outside == set()
 
 
@@ -390,7 +402,7 @@ def test_unreachable_server_is_named(tmp_path):
     uri = "s3://key:secret@bucket/x?endpoint_override=127.0.0.1:1&scheme=http&region=us-east-1"
     store = ArtifactStore.open(uri, cache=tmp_path)
     with pytest.raises(StoreError, match=r"^s3://bucket/x: cannot look at artifacts/number") as error:
-        store.has(number(1))
+        store.has(ONE)
     assert "secret" not in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -424,7 +436,7 @@ def test_an_aws_profile_is_used(s3_server, tmp_path, monkeypatch):
     uri = f"s3://bucket-profile/x?endpoint_override={s3_server}&scheme=http&region=us-east-1"
     store = ArtifactStore.open(uri, cache=tmp_path / "cache")
     publish(store)
-    assert store.has(number(1))
+    assert store.has(ONE)
 
 
 def test_a_cache_stays_within_its_bound_and_keeps_what_is_used(s3_uri, tmp_path, monkeypatch):
@@ -456,7 +468,7 @@ def test_a_cache_stays_within_its_bound_and_keeps_what_is_used(s3_uri, tmp_path,
         assert (read / "deep" / "number.txt").read_text() == "0"
     os.close(reader.pop())  # as the kernel does when the reader ends
     os.utime(read, (1, 1))
-    store.fetch(number(1))
+    store.fetch(ONE)
     assert not read.exists()
     assert (store.fetch(number(0)) / "deep" / "number.txt").read_text() == "0"
 

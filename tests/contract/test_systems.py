@@ -228,7 +228,7 @@ def test_a_knob_has_an_effect_or_is_refused_where_it_is_said_to_be_read(path):
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
     """One store for all arms: they share stages as those of a study do."""
-    return ArtifactStore.open(str(tmp_path_factory.mktemp("store")))
+    return ArtifactStore.open(tmp_path_factory.mktemp("store"))
 
 
 @pytest.fixture(scope="module")

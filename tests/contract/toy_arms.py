@@ -1,7 +1,5 @@
 """All systems, and the arms of each at a size of seconds, from `tests.contract.toys`."""
 
-from __future__ import annotations
-
 import importlib
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What transformers makes of an exported directory, beside what the exported model itself says."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

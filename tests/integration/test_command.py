@@ -89,7 +89,7 @@ def notes(place, word):
 
 
 def records(place):
-    return [*ArtifactStore.open(str(place / "store")).records.list("trials", TRIAL_RECORD).values()]
+    return [*ArtifactStore.open(place / "store").records.list("trials", TRIAL_RECORD).values()]
 
 
 def test_a_study_of_a_script_goes_on_after_ctrl_c_and_after_a_kill(place):

@@ -1,7 +1,5 @@
 """The tracking server of deploy/mlflow-compose.yaml: PostgreSQL, proxied artifacts, passwords."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import os
@@ -185,7 +183,6 @@ def user(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_study_is_written_once_and_in_full_although_the_database_is_lost_meanwhile(
     server, user, toy_document, tmp_path, monkeypatch
 ):

@@ -113,7 +113,6 @@ def verify_against_undisturbed(study_file, nodes, result, num_preemptions):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("is_announced", [False, True])
 def test_a_trial_goes_on_with_fewer_workers_when_a_node_is_lost(study_file, tmp_path, nodes, is_announced):
     """If that is announced, the group has saved its state and ended before."""
@@ -142,7 +141,6 @@ main()
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("nodes", [1], indirect=True)
 def test_a_trial_goes_on_with_more_workers_when_a_node_joins(study_file, tmp_path, nodes):
     """Within seconds, for which a study would wait five minutes."""
@@ -162,7 +160,6 @@ def test_a_trial_goes_on_with_more_workers_when_a_node_joins(study_file, tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("nodes", [3, 2], indirect=True)
 def test_a_group_goes_on_without_a_host_whose_disk_is_full_where_others_have_place(
     nodes, study_file, tmp_path
@@ -181,7 +178,6 @@ def test_a_group_goes_on_without_a_host_whose_disk_is_full_where_others_have_pla
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("nodes", [3], indirect=True)
 def test_a_divided_training_goes_on_with_fewer_workers(study_file, toy_document, tmp_path, nodes):
     """Each of them has lost a third of the model, which the training state in the store has whole."""

@@ -86,7 +86,6 @@ def nlgraft(job_server, environment, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_a_study_is_submitted_joined_stopped_and_resumed_from_the_submitter_s_machine(nlgraft, tmp_path):
     (tmp_path / "hold").touch()
     places = ["--storage", str(tmp_path / "store"), "--tracking-uri", f"sqlite:///{tmp_path / 'mlflow.db'}"]
@@ -194,7 +193,6 @@ def test_every_command_of_the_cluster_pages_is_run_by_a_test():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_the_commands_of_the_readme_run_a_study_and_show_it(reader):
     submit, ui = typed(README)
     following = re.findall(r": (nlgraft logs .*)", reader.type(submit))
@@ -218,7 +216,6 @@ def test_the_commands_of_the_readme_run_a_study_and_show_it(reader):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_the_commands_of_the_cluster_page_run_in_their_order(reader, clone):
     submit, follow, status, stop, ray_submit = typed(PAGE)
     (clone / "hold").touch()  # the study trains until it is stopped

@@ -181,7 +181,6 @@ print(json.dumps(tracker.close(600)))
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_sixteen_processes_meet_at_one_empty_database(tmp_path):
     """One experiment, no half-migrated schema, nothing in Default."""
     from mlflow import MlflowClient

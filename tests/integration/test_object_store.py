@@ -63,7 +63,6 @@ def cut_off(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("cut_off", [LosingProxy], indirect=True)
 def test_answers_that_are_lost_after_the_write_double_nothing(cut_off):
     run = cut_off.start(cut_off.behind)
@@ -75,7 +74,6 @@ def test_answers_that_are_lost_after_the_write_double_nothing(cut_off):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_a_store_that_is_out_of_reach_for_less_than_a_lease_is_waited_for(cut_off):
     run = cut_off.start(cut_off.behind)
     wait_for(cut_off.log, "training")

@@ -125,7 +125,6 @@ def wait_until(is_true, process, timeout_s=120):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_trials_that_lose_their_driver_are_killed_and_run_again(study_file, tmp_path, cluster):
     log, records = tmp_path / "log", tmp_path / "store/records/trials"
 

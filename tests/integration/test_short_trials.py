@@ -19,7 +19,6 @@ NUM_SEEDS = 120
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_a_killed_driver_loses_no_short_trial_and_repeats_none(toy_document, tmp_path):
     toy_document["factors"] = {}
     toy_document["seeds"] = list(range(1, NUM_SEEDS + 1))

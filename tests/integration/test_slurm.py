@@ -167,7 +167,6 @@ def test_a_driver_ends_in_order_before_its_job_and_is_requeued_unless_it_had_fin
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_a_study_whose_trials_take_a_worker_of_each_node(hosts, tmp_path):
     output = finish(submit(7, list(hosts), tmp_path, workers=2), tmp_path / "7" / "output", 800)
     assert "2 run, 0 reused" in output
@@ -175,7 +174,6 @@ def test_a_study_whose_trials_take_a_worker_of_each_node(hosts, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_two_jobs_that_share_a_host_both_end(hosts, tmp_path):
     """The first ends, and with it its Ray, while the second computes."""
     jobs = {

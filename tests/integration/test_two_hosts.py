@@ -184,7 +184,6 @@ def cluster():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_four_trials_of_half_a_gpu_run_at_once_on_two_hosts_of_one(cluster):
     study = {**toy("halves", pause_s=3), "seeds": [1, 2], "resources": {"gpus_per_worker": 0.5}}
     result, messages = finish(cluster.run(study, "halves"))
@@ -195,7 +194,6 @@ def test_four_trials_of_half_a_gpu_run_at_once_on_two_hosts_of_one(cluster):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_a_host_whose_disk_is_full_is_left_out_and_the_other_computes_all(cluster):
     fill = "mkdir -p /tmp/cache; mount -t tmpfs -o size=16k none /tmp/cache; yes > /tmp/cache/x; true"
     subprocess.run(cluster.worker.command("sh", "-c", fill), check=True, stderr=subprocess.DEVNULL)
@@ -211,7 +209,6 @@ def test_a_host_whose_disk_is_full_is_left_out_and_the_other_computes_all(cluste
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_one_trial_on_two_hosts_gives_the_metrics_of_one(cluster):
     """Each worker takes all CPUs of a host, so the two can only be on two.
 
@@ -225,7 +222,6 @@ def test_one_trial_on_two_hosts_gives_the_metrics_of_one(cluster):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_a_trial_survives_the_loss_of_one_of_its_hosts(cluster):
     """The host vanishes like one without power: no connection is closed. Another one takes its place."""
     studies = [toy(name, steps=30, pause_s=pause_s) for name, pause_s in (("lost", 1), ("undisturbed", 0))]

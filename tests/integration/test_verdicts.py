@@ -78,7 +78,6 @@ def test_a_study_keeps_its_own_p_values_also_after_a_launch_with_fewer_seeds(
     assert {name: p for name, (p, _) in before.items()} == pytest.approx(expected, rel=1e-9)
     assert expected["strong"] < 0.05 < expected["fair"] < expected["weak"]
     assert [standing for _, standing in before.values()] == ["better", "open", "open"]
-    assert first.invocation.report_dir is not None
     report = Path(first.invocation.report_dir, "report.md")
     text = report.read_text()
     fewer = launched(document, "seeds=[1, 2]")

@@ -1,7 +1,5 @@
 """A released encoder with the vocabulary of real text, untrained: MiniLM and Debian's descriptions."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 from dataclasses import dataclass

@@ -79,7 +79,6 @@ TRIALS = {
 
 
 @pytest.mark.slow  # by default test_sweep trains a toy through Ray Train, test_training_workers compares
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("system", "sharding"),
     [

@@ -48,45 +48,50 @@ def study(toy_document, monkeypatch):
     return Study.from_dict(toy_document)
 
 
+@pytest.fixture
+def propose(study):
+    """Propose changes of the study."""
+    return lambda *changes, **options: api.propose(study, [*changes], **options)
+
+
 def num_lines(log, stage):
     return log.read_text().split().count(stage)
 
 
-def test_what_gains_is_kept_and_measured_again_and_then_compared_with(study, tmp_path):
-    kept = api.propose(study, ["gain=1.0"])
+def test_what_gains_is_kept_and_measured_again_and_then_compared_with(study, tmp_path, propose):
+    kept = propose("gain=1.0")
     assert (kept.decision, kept.number, kept.against) == ("KEEP", 1, "baseline")
-    assert kept.p is not None
     assert kept.p <= kept.level == stream_level(0, 0, 0.05)
     assert kept.again.mean == pytest.approx(10.0)
     assert len(kept.again.seeds) == FRESH_SEEDS
     assert not {*kept.again.seeds, *study.seeds} & {*kept.first.seeds}
-    worse = api.propose(study, ["steps=1"])
+    worse = propose("steps=1")
     assert (worse.decision, worse.number, worse.against) == ("DISCARD", 2, "1")
     assert "unlikely; harm is not shown" in repr(worse)
     assert worse.overrides == ("gain=1.0", "steps=1")
     assert {*worse.first.seeds} <= {*kept.again.seeds}, "the kept config's scores are used again"
     assert worse.first.mean == pytest.approx(-2.0)
     assert worse.level == stream_level(1, 1, 0.05)
-    old = api.propose(study, ["steps=4"], against="baseline")
+    old = propose("steps=4", against="baseline")
     assert (old.overrides, old.against) == (("steps=4",), "baseline")
     assert old.first.gains == pytest.approx([1.0] * len(old.first.gains))
     scored = [line for line in (tmp_path / "log").read_text().splitlines() if "training" in line]
     assert len(scored) == len({line.split()[1] for line in scored}), "nothing is trained twice"
     with pytest.raises(NlgraftError, match=r"--against 2: no such proposal was kept\. .*baseline, 1"):
-        api.propose(study, ["gain=2.0"], against="2")
+        propose("gain=2.0", against="2")
 
 
-def test_a_proposal_has_one_level_and_one_answer(study, tmp_path):
-    first = api.propose(study, ["gain=1.0", "noise=8"], max_seeds=3)
+def test_a_proposal_has_one_level_and_one_answer(study, tmp_path, propose):
+    first = propose("gain=1.0", "noise=8", max_seeds=3)
     assert first.decision == "MORE"
     assert len(first.first.seeds) == 3
-    further = api.propose(study, ["gain=1.0", "noise=8"], max_seeds=4)
+    further = propose("gain=1.0", "noise=8", max_seeds=4)
     assert (further.number, further.level, len(further.first.seeds)) == (1, first.level, 4)
-    kept = api.propose(study, ["gain=1.0", "noise=8"])
+    kept = propose("gain=1.0", "noise=8")
     assert (kept.decision, kept.number, len(kept.first.seeds)) == ("KEEP", 1, 12)
     trained = num_lines(tmp_path / "log", "training")
     for texts, against in ((["base.gain=1.0", "noise=8"], "baseline"), (["noise=8", "gain=1.0"], None)):
-        again = api.propose(study, texts, against=against)
+        again = propose(*texts, against=against)
         assert again.is_repeated
         assert (again.decision, again.first, again.again) == ("KEEP", kept.first, kept.again)
     assert num_lines(tmp_path / "log", "training") == trained
@@ -94,20 +99,20 @@ def test_a_proposal_has_one_level_and_one_answer(study, tmp_path):
     assert kinds == ["proposed", "decided", "measured"]
 
 
-def test_a_level_is_entered_before_anything_runs(study, monkeypatch):
+def test_a_level_is_entered_before_anything_runs(monkeypatch, propose):
     def crash(*_):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as context:
         context.setattr(Run, "sweep", crash)
         with pytest.raises(KeyboardInterrupt):
-            api.propose(study, ["gain=1.0"])
-    other = api.propose(study, ["gain=2.0"])
+            propose("gain=1.0")
+    other = propose("gain=2.0")
     assert (other.number, other.level) == (2, stream_level(1, 0, 0.05))
-    assert api.propose(study, ["gain=1.0"], against="baseline").level == stream_level(0, 0, 0.05)
+    assert propose("gain=1.0", against="baseline").level == stream_level(0, 0, 0.05)
 
 
-def test_a_kept_proposal_whose_second_measurement_was_cut_off_goes_on(study, monkeypatch):
+def test_a_kept_proposal_whose_second_measurement_was_cut_off_goes_on(monkeypatch, propose):
     def crash_later(run, *arguments):
         if run.study.sequential is None:
             raise KeyboardInterrupt
@@ -116,13 +121,13 @@ def test_a_kept_proposal_whose_second_measurement_was_cut_off_goes_on(study, mon
     with monkeypatch.context() as context:
         context.setattr(Run, "sweep", crash_later)
         with pytest.raises(KeyboardInterrupt):
-            api.propose(study, ["gain=1.0"])
-    proposal = api.propose(study, ["gain=1.0"], against="baseline")
+            propose("gain=1.0")
+    proposal = propose("gain=1.0", against="baseline")
     assert (proposal.decision, proposal.is_repeated) == ("KEEP", True)
     assert proposal.again is not None
 
 
-def test_a_second_measurement_that_fails_is_made_again(study, monkeypatch):
+def test_a_second_measurement_that_fails_is_made_again(monkeypatch, propose):
     def fail_later(run, *arguments):
         if run.study.sequential is None:
             monkeypatch.setattr("sweep_toy.run_scores", fail)
@@ -133,38 +138,38 @@ def test_a_second_measurement_that_fails_is_made_again(study, monkeypatch):
 
     with monkeypatch.context() as context:
         context.setattr(Run, "sweep", fail_later)
-        first = api.propose(study, ["gain=1.0"])
+        first = propose("gain=1.0")
     assert (first.decision, first.again, first.has_failed) == ("KEEP", None, True)
     assert "its second measurement: " in first.reason
     monkeypatch.undo()
     monkeypatch.setattr(Run, "sweep", sweep_here)
-    assert api.propose(study, ["gain=1.0"]).again is not None
+    assert propose("gain=1.0").again is not None
 
 
-def test_a_failing_proposal_runs_once_more_and_is_then_discarded(study):
-    first = api.propose(study, ["behaviour=raise"])
+def test_a_failing_proposal_runs_once_more_and_is_then_discarded(propose):
+    first = propose("behaviour=raise")
     assert (first.decision, first.has_failed) == ("MORE", True)
     assert "this arm cannot work" in first.reason
-    second = api.propose(study, ["behaviour=raise"])
+    second = propose("behaviour=raise")
     assert (second.decision, second.number) == ("DISCARD", 1)
     assert "lost seed 3000000000, which what is kept did not" in second.reason
 
 
 @pytest.mark.parametrize("num", [LOOKS[0] - 1, LOOKS[-1] + 1])
-def test_numbers_of_seeds_that_no_proposal_gets_are_refused(study, num):
+def test_numbers_of_seeds_that_no_proposal_gets_are_refused(num, propose):
     with pytest.raises(NlgraftError, match=f"max_seeds: {num} given; a proposal gets 3 to 24 seeds"):
-        api.propose(study, ["gain=1.0"], max_seeds=num)
+        propose("gain=1.0", max_seeds=num)
     [option] = [param for param in try_proposal.params if param.name == "max_seeds"]
     assert option.type.to_info_dict().items() >= {"min": LOOKS[0], "max": LOOKS[-1]}.items()
 
 
-def test_what_never_decides_is_discarded_with_the_last_seed(study, monkeypatch):
+def test_what_never_decides_is_discarded_with_the_last_seed(monkeypatch, propose):
     monkeypatch.setattr(
         "nlgraft.analysis.policy.proposals.decide",
         lambda gains, level, prior, limit: "DISCARD" if len(gains) >= limit else "MORE",
     )
-    assert api.propose(study, ["noise=1.0"], max_seeds=LOOKS[-1] - 1).decision == "MORE"
-    proposal = api.propose(study, ["noise=1.0"])
+    assert propose("noise=1.0", max_seeds=LOOKS[-1] - 1).decision == "MORE"
+    proposal = propose("noise=1.0")
     assert (proposal.decision, len(proposal.first.seeds)) == ("DISCARD", LOOKS[-1])
     assert f"{LOOKS[-1]} seeds do not show a gain" in repr(proposal)
 
@@ -181,12 +186,12 @@ def test_what_never_decides_is_discarded_with_the_last_seed(study, monkeypatch):
         (["upstream=3"], None),
     ],
 )
-def test_what_is_no_proposal_is_refused_and_has_no_level(study, changes, message):
+def test_what_is_no_proposal_is_refused_and_has_no_level(study, changes, message, propose):
     if message is None:
-        assert api.propose(study, changes, max_seeds=3).number == 1
+        assert propose(*changes, max_seeds=3).number == 1
         return
     with pytest.raises(StudyError, match=message):
-        api.propose(study, changes)
+        propose(*changes)
     assert open_streams(api.open_store(study)).read().last == 0
 
 
@@ -235,8 +240,10 @@ def test_a_study_with_a_streams_seeds_is_refused(toy_document):
         api.propose(study, ["gain=1.0"])
 
 
-def test_another_baseline_on_the_same_data_shares_the_levels_but_not_what_is_kept(study, toy_document):
-    assert api.propose(study, ["gain=1.0"]).decision == "KEEP"
+def test_another_baseline_on_the_same_data_shares_the_levels_but_not_what_is_kept(
+    study, toy_document, propose
+):
+    assert propose("gain=1.0").decision == "KEEP"
     toy_document["base"] |= {"steps": 5}
     other = api.propose(Study.from_dict(toy_document), ["gain=2.0"], max_seeds=3)
     assert (other.number, other.against) == (2, "baseline")
@@ -247,7 +254,7 @@ def test_another_baseline_on_the_same_data_shares_the_levels_but_not_what_is_kep
 
 
 def test_drivers_that_propose_at_once_get_different_levels(tmp_path):
-    store = ArtifactStore.open(str(tmp_path / "store"))
+    store = ArtifactStore.open(tmp_path / "store")
 
     def enter(name):
         def step(stream):
@@ -263,28 +270,28 @@ def test_drivers_that_propose_at_once_get_different_levels(tmp_path):
     assert {proposal.entered.config for proposal in proposals.values()} == {*names}
 
 
-def test_a_lost_record_counts_as_a_proposal(study, tmp_path):
+def test_a_lost_record_counts_as_a_proposal(tmp_path, propose):
     for gain in ("1.0", "2.0"):
-        api.propose(study, [f"gain={gain}"], against="baseline", max_seeds=3)
+        propose(f"gain={gain}", against="baseline", max_seeds=3)
     entry = next((tmp_path / "store" / "streams" / "entries").rglob("00000001.json"))
     entry.write_text("{")
-    proposal = api.propose(study, ["gain=3.0"], against="baseline", max_seeds=3)
+    proposal = propose("gain=3.0", against="baseline", max_seeds=3)
     assert (proposal.number, proposal.level) == (3, stream_level(2, 1, 0.05))
     assert any("cannot be read" in note for note in proposal.notes)
 
 
-def test_the_answer_for_people(study):
-    answer = api.propose(study, ["gain=1.0"])
+def test_the_answer_for_people(propose):
+    answer = propose("gain=1.0")
     text = "\n".join(answer.lines())
     assert text.startswith("KEEP: proposal 1 of toy, gain=1.0, against the baseline")
     assert "measured again on 5 fresh seeds: +10" in text
     assert "1 proposal so far, 1 kept" in text
     assert text.endswith("next: try another change of proposal 1; nlgraft ledger lists the stream")
-    assert "goes on" in repr(api.propose(study, ["steps=4", "noise=8"], max_seeds=3))
+    assert "goes on" in repr(propose("steps=4", "noise=8", max_seeds=3))
 
 
-def test_a_report_on_dev_comes_after_what_a_stream_saw_and_one_on_test_does_not(study, toy_document):
-    api.propose(study, ["gain=1.0"])
+def test_a_report_on_dev_comes_after_what_a_stream_saw_and_one_on_test_does_not(study, toy_document, propose):
+    propose("gain=1.0")
     claims = [
         {"better": "gain=1.0", "worse": "baseline", "metric": f"{split}/score", "source": "none"}
         for split in ("test", "dev")
@@ -304,9 +311,9 @@ def test_a_report_on_dev_comes_after_what_a_stream_saw_and_one_on_test_does_not(
     assert seen[0].segments.digest == seen[-1].segments.digest
 
 
-def test_the_ledger_lists_streams(study, monkeypatch):
-    api.propose(study, ["gain=1.0"])
-    api.propose(study, ["steps=1"])
+def test_the_ledger_lists_streams(study, monkeypatch, propose):
+    propose("gain=1.0")
+    propose("steps=1")
     place = ["--storage", study.storage.path]
     monkeypatch.setenv("COLUMNS", "200")
     listed = nlgraft("ledger", *place)

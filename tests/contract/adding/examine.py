@@ -1,7 +1,5 @@
 """Examine studies in a process of their own: what is said of each before, and found after its run."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The shell toy that comes with nlgraft, alone and behind a stage that prepares its items."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every arm of llm_vocabulary at a size of seconds."""
 
-from __future__ import annotations
-
 from typing import Any, get_args
 
 from nlgraft.evaluation.metric_config import TextMetric

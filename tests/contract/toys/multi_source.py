@@ -1,7 +1,5 @@
 """The arms of multi_source at a size of seconds."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 from typing import Any, get_args

@@ -1,7 +1,5 @@
 """Every arm of vocabulary_transfer at a size of seconds."""
 
-from __future__ import annotations
-
 from typing import Any, get_args
 
 from trainables.vocabulary_transfer.config import Method

@@ -1,7 +1,5 @@
 """A system that trains a tiny language model in the usual loop, slowly and with many checkpoints."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """A system whose trials take no time: to watch the machinery, not the modelling."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

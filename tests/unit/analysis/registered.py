@@ -140,6 +140,9 @@ class Workplace:
                         api.run_one(study, cell.label, seed, NullReporter())
         return nlgraft.load(study)
 
+    def register(self, *overrides):
+        return nlgraft.register(self.study(*overrides))
+
     def registration(self, *overrides, text=None):
         return nlgraft.load(self.study(*overrides, text=text)).registration
 

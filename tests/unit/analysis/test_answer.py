@@ -10,52 +10,54 @@ GOOD = {1: 1.0, 2: 1.2, 3: 0.9, 4: 1.1, 5: 1.0, 6: 1.2}
 ENTERED = Step(kind="proposed", stream="s", level=0.02)
 
 
+def answer_to(gains=GOOD, failed=None, again=(), *, is_last=False, **pairs):
+    return judge(Pairs(gains, failed or {}, **pairs), ENTERED, again, is_last=is_last)
+
+
 def test_gains_decide_where_nothing_is_lost():
-    answer = judge(Pairs(GOOD), ENTERED, (), is_last=False)
+    answer = answer_to()
     assert (answer.decision, answer.reason, answer.gain.mean) == ("KEEP", "", pytest.approx(6.4 / 6))
     worse = {seed: -gain for seed, gain in GOOD.items()}
-    assert judge(Pairs(worse), ENTERED, (), is_last=False).decision == "DISCARD"
+    assert answer_to(worse).decision == "DISCARD"
     unclear = {1: 1.0, 2: -0.6, 3: 0.7}
-    assert judge(Pairs(unclear), ENTERED, (), is_last=False).decision == "MORE"
-    assert judge(Pairs(unclear), ENTERED, (), is_last=True).decision == "DISCARD"
-    assert judge(Pairs({}), ENTERED, (), is_last=False).decision == "MORE"
-    none = judge(Pairs(dict.fromkeys(GOOD, 0.0)), ENTERED, (), is_last=False)
+    assert answer_to(unclear).decision == "MORE"
+    assert answer_to(unclear, is_last=True).decision == "DISCARD"
+    assert answer_to({}).decision == "MORE"
+    none = answer_to(dict.fromkeys(GOOD, 0.0))
     assert (none.decision, none.reason) == ("DISCARD", "it changes nothing: equal values with all 6 seeds")
 
 
 def test_a_failed_trial_is_run_once_more_before_it_counts():
     failed = {("proposal", 7): "out of memory"}
-    first = judge(Pairs(GOOD, failed), ENTERED, (), is_last=False)
+    first = answer_to(GOOD, failed)
     assert (first.decision, first.lost) == ("MORE", (("proposal", 7),))
     assert "out of memory" in first.reason
-    second = judge(Pairs(GOOD, failed), ENTERED, [("proposal", 7)], is_last=False)
+    second = answer_to(GOOD, failed, [("proposal", 7)])
     assert (second.decision, second.lost) == ("DISCARD", ())
     assert "lost seed 7" in second.reason
 
 
 def test_a_proposal_is_not_kept_for_the_seeds_that_it_survives():
     diverged = frozenset({("proposal", 7)})
-    assert judge(Pairs(GOOD, diverged=diverged), ENTERED, (), is_last=False).decision == "DISCARD"
+    assert answer_to(diverged=diverged).decision == "DISCARD"
     both = frozenset({("proposal", 7), ("kept", 7)})
-    assert judge(Pairs(GOOD, diverged=both), ENTERED, (), is_last=False).decision == "KEEP"
+    assert answer_to(diverged=both).decision == "KEEP"
 
 
 def test_a_seed_that_what_is_kept_loses_is_left_out():
     failed = {("kept", 7): "diverged"}
-    assert judge(Pairs(GOOD, failed), ENTERED, (), is_last=False).decision == "MORE"
-    assert judge(Pairs(GOOD, failed), ENTERED, [("kept", 7)], is_last=False).decision == "KEEP"
-    assert (
-        judge(Pairs(GOOD, diverged=frozenset({("kept", 7)})), ENTERED, (), is_last=False).decision == "KEEP"
-    )
+    assert answer_to(GOOD, failed).decision == "MORE"
+    assert answer_to(GOOD, failed, [("kept", 7)]).decision == "KEEP"
+    assert answer_to(diverged=frozenset({("kept", 7)})).decision == "KEEP"
 
 
 def test_nothing_is_decided_before_all_granted_seeds_have_ended():
-    answer = judge(Pairs(GOOD, open=frozenset({7})), ENTERED, (), is_last=False)
+    answer = answer_to(open=frozenset({7}))
     assert (answer.decision, answer.lost) == ("MORE", ())
 
 
 def test_values_that_cannot_be_compared_keep_nothing():
-    answer = judge(Pairs(GOOD, why_not="another tokenizer"), ENTERED, (), is_last=False)
+    answer = answer_to(why_not="another tokenizer")
     assert (answer.decision, answer.reason) == ("DISCARD", "another tokenizer")
 
 

@@ -153,7 +153,7 @@ def test_an_edit_after_the_fact_is_shown_by_name_and_nothing_else(finished, name
 )
 def test_an_edited_search_is_shown(here, path, value, expected):
     EDITS["search"][0](here)
-    nlgraft.register(here.study())
+    here.register()
     put(path, value)(here)
     assert here.deviations() == [expected]
 
@@ -194,7 +194,7 @@ def test_another_system_is_shown(finished, monkeypatch):
 
 def test_a_new_setting_of_the_analysis_is_compared_without_further_code(here, monkeypatch):
     """A field that is added, and is off, changes no digest; one that is on is a deviation."""
-    nlgraft.register(here.study())
+    here.register()
     added = {**Analysis().model_dump(mode="json"), "trimmed": {}}
     monkeypatch.setattr(Analysis, "model_dump", lambda *_, **__: added)
     assert here.registration().is_as_registered
@@ -211,7 +211,7 @@ def test_a_new_setting_of_the_analysis_is_compared_without_further_code(here, mo
 )
 def test_a_registered_margin_that_is_widened_or_dropped_is_shown(here, margin, expected):
     put("analysis/margin", {"test/bleu": 0.5})(here)
-    nlgraft.register(here.study())
+    here.register()
     put("analysis/margin", margin)(here)
     assert here.deviations() == [expected]
 

@@ -89,10 +89,17 @@ SCORES = {
 }
 
 
+SEEDS = [1, 2, 3, 4, 5]
+
+
+def rows(scores):
+    return {label: {METRIC: values} for label, values in scores.items()}
+
+
 @pytest.fixture(scope="module")
 def verdicts(make_study, scored):
     study = make_study(
-        seeds=[1, 2, 3, 4, 5],
+        seeds=SEEDS,
         analysis={"margin": {METRIC: 0.5}},
         published=[],
         claims=[
@@ -100,7 +107,7 @@ def verdicts(make_study, scored):
             {"better": "avg_eg", "worse": "random_init", "metric": METRIC, "source": "us"},
         ],
     )
-    return scored(study, {label: {METRIC: values} for label, values in SCORES.items()})
+    return scored(study, rows(SCORES))
 
 
 def test_there_are_three_verdicts(verdicts):
@@ -144,7 +151,7 @@ def test_every_format_shows_them(verdicts):
 
 def test_the_forest_plot_has_a_band(verdicts, make_study, scored):
     assert "band: margin of 0.5" in figures.forest_plot(verdicts)[0].inline()
-    plain = scored(make_study(seeds=[1, 2, 3, 4, 5]), {k: {METRIC: v} for k, v in SCORES.items()})
+    plain = scored(make_study(seeds=SEEDS), rows(SCORES))
     assert "band" not in figures.forest_plot(plain)[0].inline()
 
 
@@ -155,7 +162,7 @@ def test_an_interval_over_segments_alone_is_dotted(make_small_study, run, store,
 
 
 def test_without_a_margin_nothing_is_said_of_one(make_study, scored):
-    plain = scored(make_study(seeds=[1, 2, 3, 4, 5]), {k: {METRIC: v} for k, v in SCORES.items()})
+    plain = scored(make_study(seeds=SEEDS), rows(SCORES))
     assert plain.compare("arm=single_run").verdict.startswith("undecided (equal within 0.")
     assert "verdict" not in plain.comparison().plain()[0]
 
@@ -178,9 +185,9 @@ def test_one_seed_and_lost_seeds_leave_equality_open(make_study, scored):
     study = make_study(seeds=[1], analysis={"margin": {METRIC: 50.0}})
     single = scored(study, {label: {METRIC: values[:1]} for label, values in SCORES.items()})
     assert single.compare("arm=single_run").verdict == "not known yet (1 seed more)"
-    study = make_study(seeds=[1, 2, 3, 4, 5], analysis={"margin": {METRIC: 50.0}})
+    study = make_study(seeds=SEEDS, analysis={"margin": {METRIC: 50.0}})
     values = {**SCORES, "arm=avg_eg": [23.0, 23.7, np.nan, 23.3, 23.4]}
-    with_losses = scored(study, {label: {METRIC: scores} for label, scores in values.items()})
+    with_losses = scored(study, rows(values))
     assert with_losses.compare("arm=avg_eg").verdict == "not known yet (seeds lost)"
 
 
@@ -221,7 +228,7 @@ def shown_crossed(make_study, run, store):
 def test_a_cell_that_is_equal_at_a_look_gets_no_more_seeds(make_small_study, scored):
     def stop(margin):
         study = make_small_study(
-            seeds=[1, 2, 3, 4, 5],
+            seeds=SEEDS,
             sequential={"looks": [3, 5]},
             analysis={"margin": margin},
             claims=[],

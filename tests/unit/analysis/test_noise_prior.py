@@ -80,7 +80,6 @@ def test_many_studies_give_the_prior_that_made_them():
 
 def test_one_study_moderates_by_its_own_variance_and_never_by_more_than_it_knows():
     prior = prior_of([StudyVariance(4.0, 4.6)], weight=1.0)
-    assert prior is not None
     miss = 0.1 + 0.1 + float(polygamma(1, 2.3))
     assert float(polygamma(1, prior.df / 2)) == pytest.approx(miss)
     assert prior.df < 4.6
@@ -90,7 +89,6 @@ def test_one_study_moderates_by_its_own_variance_and_never_by_more_than_it_knows
 def test_little_agreement_of_studies_leaves_little_weight():
     equal = prior_of([StudyVariance(1.0, 4.6)] * 5)
     unequal = prior_of([StudyVariance(10.0**power, 4.6) for power in range(-2, 3)])
-    assert equal is not None
     assert unequal is not None
     assert 7 < equal.df < 10
     assert unequal.df < 0.5
@@ -135,7 +133,6 @@ def test_errors_and_power_with_a_prior_of_five_studies(spread, power):
     for _ in range(500):
         prior = prior_of(StudyVariance.of(study()[0]) for _ in range(5))
         differences, deviations = study()
-        assert prior is not None
         usable = applicable(prior, StudyVariance.of(differences), 3)
         wrong += min(moderated(arm, usable).p or 0 for arm in differences) <= 0.05 / 4
         right += (moderated(differences[0] + 2 * deviations[0], usable).p or 0) <= 0.05 / 4

@@ -18,9 +18,9 @@ from tests.unit.analysis.registered import STUDY, put
 
 
 def test_registering_the_same_again_keeps_date_and_digest(here):
-    first = nlgraft.register(here.study())
+    first = here.register()
     assert nlgraft.register(here.study(text="# a comment\n" + STUDY)) == first
-    store = ArtifactStore.open(str(here.root / "store"))
+    store = ArtifactStore.open(here.root / "store")
     assert len(open_registrations(store).read().documents) == 1
 
 
@@ -29,14 +29,14 @@ def test_drivers_that_register_at_once_agree(here):
     with ThreadPoolExecutor(4) as pool:
         registrations = list(pool.map(lambda _: nlgraft.register(study), range(4)))
     assert len({registration.time for registration in registrations}) == 1
-    store = ArtifactStore.open(str(here.root / "store"))
+    store = ArtifactStore.open(here.root / "store")
     assert len(open_registrations(store).read().documents) == 1
 
 
 def test_registering_something_else_makes_a_further_registration(here):
-    first = nlgraft.register(here.study())
+    first = here.register()
     put("base/steps", 11)(here)
-    second = nlgraft.register(here.study())
+    second = here.register()
     assert second.digest != first.digest
     standing = here.registration()
     assert standing.is_as_registered
@@ -48,8 +48,8 @@ def test_registering_something_else_makes_a_further_registration(here):
 
 
 def test_a_variant_can_be_registered_itself(here):
-    nlgraft.register(here.study())
-    variant = nlgraft.register(here.study("@tiny"))
+    here.register()
+    variant = here.register("@tiny")
     standing = here.registration("@tiny")
     assert standing.is_as_registered
     assert standing.registration == variant
@@ -65,7 +65,7 @@ def test_a_study_that_nobody_registered_says_nothing(here):
 
 
 def test_a_renamed_study_is_told_of_the_registration_of_its_cells(here):
-    entry = nlgraft.register(here.study())
+    entry = here.register()
     here.document["name"] = "anew"
     standing = here.registration()
     assert not standing.is_as_registered
@@ -74,7 +74,7 @@ def test_a_renamed_study_is_told_of_the_registration_of_its_cells(here):
 
 def test_what_had_been_seen_is_said(here):
     here.run(skip=[("arm=avg", 3)])
-    registered = nlgraft.register(here.study())
+    registered = here.register()
     assert (registered.num_finished, registered.num_planned) == (11, 12)
     standing = here.registration()
     assert "before any analysis of its test segments in this store; 11 of its 12 replicates" in str(standing)
@@ -88,19 +88,19 @@ def test_analyses_before_the_registration_are_counted(here, name):
     here.document["name"] = "guesses"
     if name == "another":
         here.document["base"]["steps"] = 12
-    registered = nlgraft.register(here.study())
+    registered = here.register()
     assert registered.analyses == (2,), "the first entry declares"
     for _ in range(2):  # what is shown afterwards does not count
         here.run().headline()
         assert "after 1 analysis of its test segments" in str(here.registration())
     put("seeds", [1, 2, 3, 4])(here)
     here.run().headline()
-    assert nlgraft.register(here.study()).analyses == ((2, 3) if name == "guesses" else (2, 4, 5))
+    assert here.register().analyses == ((2, 3) if name == "guesses" else (2, 4, 5))
 
 
 def test_cells_left_out_by_only_and_failed_seeds_are_shown(here):
     put("seeds", [1, 2, 13])(here)
-    nlgraft.register(here.study())
+    here.register()
     assert here.deviations() == [], "nothing has run yet"
     here.run(skip=["arm=att", ("arm=avg", 2)])
     deviations = here.deviations()
@@ -113,7 +113,7 @@ def test_cells_left_out_by_only_and_failed_seeds_are_shown(here):
 
 
 def test_seeds_that_finished_beyond_the_registered_ones_are_shown_for_ever(here):
-    nlgraft.register(here.study())
+    here.register()
     put("seeds", [1, 2, 3, 4, 5])(here)
     here.run().headline()
     assert here.deviations() == ["seeds: 1, 2, 3 → 1, 2, 3, 4, 5"]
@@ -126,7 +126,7 @@ def test_seeds_that_finished_beyond_the_registered_ones_are_shown_for_ever(here)
 def test_planned_looks_that_stop_a_cell_are_as_registered(here):
     put("sequential", {"looks": [3, 4]})(here)
     put("seeds", [1, 2, 3, 4])(here)
-    nlgraft.register(here.study())
+    here.register()
     put("seeds", [1, 2, 4, 3])(here)
     assert here.deviations() == ["seeds: 1, 2, 3, 4 → 1, 2, 4, 3"]
     put("seeds", [1, 2, 3, 4])(here)
@@ -143,7 +143,7 @@ def test_planned_looks_that_stop_a_cell_are_as_registered(here):
 def test_a_registration_needs_its_text(here):
     (here.root / "test.de").unlink()
     with pytest.raises(DataError, match=r"test\.de"):
-        nlgraft.register(here.study())
+        here.register()
 
 
 def test_edited_text_that_cannot_be_read_stops_no_report(finished, monkeypatch):
@@ -189,7 +189,7 @@ def test_reports_list_every_deviation(finished):
 
 def test_the_ledger_says_how_an_analysis_stood_to_the_registration(here):
     here.run().headline()
-    digest = nlgraft.register(here.study()).digest[:12]
+    digest = here.register().digest[:12]
     here.run().headline()
     put("seeds", [1, 2, 3, 4])(here)
     here.run().headline()
@@ -207,9 +207,9 @@ def test_the_ledger_says_how_an_analysis_stood_to_the_registration(here):
 
 
 def test_a_damaged_registration_is_named(here):
-    nlgraft.register(here.study())
+    here.register()
     put("base/steps", 11)(here)
-    nlgraft.register(here.study())
+    here.register()
     entry = next((here.root / "store" / "registrations").rglob("00000001.json"))
     entry.chmod(0o600)
     entry.write_text("{}")

@@ -1,7 +1,5 @@
 """Scores that others computed: what is read, how it is paired, and what is said of it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

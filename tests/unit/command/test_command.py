@@ -76,7 +76,7 @@ def code(tmp_path):
 
 @pytest.fixture
 def store(tmp_path):
-    return ArtifactStore.open(str(tmp_path / "store"))
+    return ArtifactStore.open(tmp_path / "store")
 
 
 def study_of(code, changes=None):

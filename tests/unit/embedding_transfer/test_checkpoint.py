@@ -122,7 +122,7 @@ def test_languages_of_an_mbart_get_tokens_behind_the_mask(mbart, tmp_path):
     checkpoint = released(str(mbart), None, read_as="mbart", max_tokens=60)
     tokenizer = checkpoint.tokenizer("tokenizer", ("<one>", "<other>"))
     graph = StageGraph(checkpoint.encoder_decoder("model", tokenizer, 122, (121, 123)))
-    store = ArtifactStore.open(str(tmp_path))
+    store = ArtifactStore.open(tmp_path)
     record = run_trial(graph, store, reporter=NullReporter(), config={}, is_waiting=True)
     assert record.state == "finished"
     pieces = SentencePiece(store.fetch(tokenizer) / "tokenizer.model")

@@ -83,7 +83,7 @@ def test_a_checkpoint_without_a_head_goes_through_a_trial(kind, tmp_path):
         },
         transfer={"method": "att_eg"},
     )
-    store = ArtifactStore.open(str(tmp_path / "store"))
+    store = ArtifactStore.open(tmp_path / "store")
     graph = stage_graph(config, seed=1, splits=("dev",))
     record = run_trial(
         graph, store, reporter=NullReporter(), config=config.model_dump(mode="json"), is_waiting=True

@@ -65,7 +65,7 @@ def test_arms_run_to_their_scores(store, method):
 
 def test_the_same_trial_gives_the_same_numbers(store, tmp_path):
     first, _ = run(store, "patt_eg")
-    again, _ = run(ArtifactStore.open(str(tmp_path)), "patt_eg")
+    again, _ = run(ArtifactStore.open(tmp_path), "patt_eg")
     is_time = {name for name, metric in METRICS.items() if metric.is_time}
     assert {k: v for k, v in first.metrics.items() if k not in is_time} == {
         k: v for k, v in again.metrics.items() if k not in is_time

@@ -1,7 +1,5 @@
 """A queue of trials without Ray, with all that it says, and studies for it."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from typing import Any

@@ -21,7 +21,7 @@ TRAINING = stage("training", {"upstream": UPSTREAM})
 
 @pytest.fixture
 def store(tmp_path):
-    store = ArtifactStore.open(str(tmp_path))
+    store = ArtifactStore.open(tmp_path)
     for trained in (UPSTREAM, TRAINING):
         for step in (3, 6):
             store.checkpoints(trained).save(step, lambda path: (path / "state.json").write_text("{}"))

@@ -173,7 +173,6 @@ def test_a_sweep_that_others_keep_from_computing_waits_though_it_looks_again_and
         trial = bench.start()
         bench.queue.defer(trial, "another sweep")
         reason = bench.queue.awaited_of_others
-        assert reason is not None
         assert "another sweep is computing" in reason
         bench.clock_s += 6.0
         trial = bench.queue.take()

@@ -1,7 +1,5 @@
 """Tasks of llm_vocabulary: targets after prompts, what they cost, and what is written."""
 
-from __future__ import annotations
-
 import json
 import logging
 from pathlib import Path

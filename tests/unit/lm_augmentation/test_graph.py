@@ -73,6 +73,6 @@ def test_documents_are_cut_to_their_first_words_for_the_model_and_for_lead(tmp_p
     }
     for name in ("downstream_corpus", "trained", "lead_dev"):
         assert stages[2].find(name) != stages[3].find(name)
-    store = ArtifactStore.open(str(tmp_path / "store"))
+    store = ArtifactStore.open(tmp_path / "store")
     run(store, StageGraph(stages[2].find("lead_scores")))
     assert (artifact(store, stages[2], "lead_dev") / "hypotheses.txt").read_text() == "one two\n"

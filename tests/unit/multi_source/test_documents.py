@@ -64,7 +64,7 @@ def reproduce(context):
     [("unigram", None), ("unigram", 0.1), ("bpe", None), ("bpe", 0.3), ("mbart", None), ("bert", None)],
 )
 def test_a_model_that_reproduces_every_joined_reference_scores_100(tmp_path, vocabulary, alpha):
-    store = ArtifactStore.open(str(tmp_path / "store"))
+    store = ArtifactStore.open(tmp_path / "store")
     corpus = made(store, stage_graph(configured(), seed=1, splits=("dev",)).find("task_corpus"))
     (tmp_path / "released").mkdir()
     settings = VOCABULARIES[vocabulary](tmp_path / "released", read_corpus(corpus / "train").text())
@@ -84,7 +84,7 @@ def test_a_model_that_reproduces_every_joined_reference_scores_100(tmp_path, voc
 def test_the_separator_of_a_released_model_begins_as_the_end_of_a_sentence(tmp_path):
     settings = released_mbart(tmp_path, LINES)
     graph = stage_graph(configured(upstream=settings), seed=1, splits=("dev",))
-    store = ArtifactStore.open(str(tmp_path / "store"))
+    store = ArtifactStore.open(tmp_path / "store")
     model = read_model(made(store, graph.find("upstream")))
     table = model.source_embedding.state_dict()["table.weight"]
     tokenizer = open_tokenizer(store.fetch(graph.find("shared_tokenizer")))

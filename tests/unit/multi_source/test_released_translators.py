@@ -59,7 +59,7 @@ def test_a_study_on_two_sources_runs_to_the_end(family, checkpoints, tmp_path):
         "seeds": [1],
     }
     assert len(Study.from_dict(study).plan().trials) == 1
-    store = ArtifactStore.open(str(tmp_path))
+    store = ArtifactStore.open(tmp_path)
     graph = graph_of(directory, languages)
     lines = read_lines(made(store, graph.find("translation_dev")) / HYPOTHESES_FILE)
     assert len(lines) == 6

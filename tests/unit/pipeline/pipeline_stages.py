@@ -1,7 +1,5 @@
 """Stages small enough to follow by hand; imported by name, as real ones are."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

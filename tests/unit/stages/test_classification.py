@@ -168,7 +168,7 @@ def test_a_stopped_training_resumes_bit_for_bit(tmp_path):
     graph = classified(splits=("dev",), train={**TRAIN, "eval_every_steps": 1})
     heads = []
     for name in ("whole", "stopped"):
-        store = ArtifactStore.open(str(tmp_path / name))
+        store = ArtifactStore.open(tmp_path / name)
         if name == "stopped":
             assert run(store, graph, StopsAt("trained", 4)).state == "stopped"
         run(store, graph)
@@ -191,7 +191,7 @@ def test_a_stopped_training_resumes_bit_for_bit(tmp_path):
 @pytest.mark.parametrize("is_stopped", [False, True])
 def test_dev_scores_are_those_of_the_kept_weights(choice, is_stopped, tmp_path):
     """Whichever evaluation chose them, and whichever process made it."""
-    store = ArtifactStore.open(str(tmp_path))
+    store = ArtifactStore.open(tmp_path)
     train = {**TRAIN, "max_steps": 8, "peak_lr": 0.3, "eval_every_steps": 2}
     graph = classified(splits=("dev",), train=train | choice)
     if is_stopped:

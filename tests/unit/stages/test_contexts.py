@@ -196,7 +196,7 @@ def test_a_checkpoint_that_cannot_be_read_is_named(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(TrialFailed, match=rf"{tmp_path}: not readable"):
         run(
-            ArtifactStore.open(str(tmp_path / "store")),
+            ArtifactStore.open(tmp_path / "store"),
             StageGraph(context_graph.released_encoder("prlm", context_of(tmp_path).encoder)),
         )
 

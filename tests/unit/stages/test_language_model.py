@@ -79,7 +79,7 @@ def test_a_stopped_pretraining_resumes_bit_for_bit(tmp_path):
     graph = pretrained(train={**TRAIN, "eval_every_steps": 1})
     models = []
     for name in ("whole", "stopped"):
-        store = ArtifactStore.open(str(tmp_path / name))
+        store = ArtifactStore.open(tmp_path / name)
         if name == "stopped":
             assert run(store, graph, StopsAt("lm", 4)).state == "stopped"
         record = run(store, graph)

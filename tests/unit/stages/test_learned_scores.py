@@ -1,7 +1,5 @@
 """Learned metrics: any callable, segment by segment, in comparisons and claims as BLEU is."""
 
-from __future__ import annotations
-
 import importlib.util
 import random
 import shutil

@@ -24,7 +24,7 @@ WORDS = {"korean": "unicode", "chinese": "characters", "russian": "unicode", "en
 
 @pytest.fixture
 def store(tmp_path):
-    return ArtifactStore.open(str(tmp_path / "store"))
+    return ArtifactStore.open(tmp_path / "store")
 
 
 def corpus(directory, script, test_script=None):

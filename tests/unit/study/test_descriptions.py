@@ -1,7 +1,5 @@
 """Docstrings below fields describe settings; they are read only where they are shown."""
 
-from __future__ import annotations
-
 from typing import Generic, TypeVar
 
 from pydantic import Field

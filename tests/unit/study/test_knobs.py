@@ -1,7 +1,5 @@
 """Walking typed configs."""
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Optional

@@ -17,7 +17,7 @@ from nlgraft.text.corpus_config import CorpusConfig
 from nlgraft.text.tokenizer_config import LearnedTokenizerConfig
 from nlgraft.text.tokenizers import SentencePiece, train_sentencepiece
 
-CORPUS = TypeAdapter(CorpusConfig)
+config_of = TypeAdapter(CorpusConfig).validate_python
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def config(directory, suffix=""):
         }
         for split in ("train", "dev", "test")
     }
-    return CORPUS.validate_python({"corpus": "files", **document})
+    return config_of({"corpus": "files", **document})
 
 
 def test_a_sound_corpus_is_counted_without_a_warning(corpus):
@@ -113,7 +113,7 @@ def test_test_text_in_the_training_text_is_counted(corpus):
 
 
 def test_text_from_elsewhere_is_not_fetched():
-    constructed = CORPUS.validate_python({"corpus": "conlang", "train": 10**9})
+    constructed = config_of({"corpus": "conlang", "train": 10**9})
     assert check_corpus(constructed).reports == {}
 
 
@@ -121,7 +121,6 @@ def test_more_pieces_than_words_are_warned_of():
     lines = ["a man walks", "a man runs"]  # 4 words, 9 characters, 4 special pieces
     assert vocabulary_warning(LearnedTokenizerConfig(vocab_size=17), lines) is None
     warning = vocabulary_warning(LearnedTokenizerConfig(vocab_size=18), lines)
-    assert warning is not None
     assert "vocab_size is 18, but the training text has only 4 distinct words and 9 characters" in warning
 
 
@@ -133,7 +132,6 @@ def test_a_normalisation_that_changes_references_is_warned_of():
     assert normalization_warning("identity", CHINESE) is None
     assert normalization_warning("nmt_nfkc", ["A dog, two cats."]) is None
     warning = normalization_warning("nmt_nfkc", CHINESE)
-    assert warning is not None
     assert "normalization nmt_nfkc changes the target text (BLEU 6" in warning
     assert warning.endswith("set normalization: identity")
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import hashlib
 import subprocess
 import sys
@@ -23,7 +21,7 @@ from nlgraft.text.corpus_config import (
 )
 from nlgraft.text.tokenizer_config import LearnedTokenizerConfig
 
-CORPUS = TypeAdapter(CorpusConfig)
+config_of = TypeAdapter(CorpusConfig).validate_python
 
 
 def files(tmp_path, **more):
@@ -49,7 +47,7 @@ def files(tmp_path, **more):
 )
 def test_contradictory_files_are_refused(tmp_path, change, message):
     with pytest.raises(ValidationError, match=message):
-        CORPUS.validate_python({**files(tmp_path), **change})
+        config_of({**files(tmp_path), **change})
 
 
 def test_a_language_belongs_to_tasks_of_one_language():
@@ -60,9 +58,9 @@ def test_a_language_belongs_to_tasks_of_one_language():
 
 def test_a_corpus_knows_its_roles_without_its_text(tmp_path):
     hub = {"corpus": "huggingface", "path": "x", "revision": "main", "sources": ["a", "b"], "label": "c"}
-    assert CORPUS.validate_python(hub).roles == ("source 0", "source 1", "label")
-    assert CORPUS.validate_python(files(tmp_path)).roles == ("source 0", "target")
-    assert CORPUS.validate_python({"corpus": "conlang", "task": "monolingual"}).roles == ("source 0",)
+    assert config_of(hub).roles == ("source 0", "source 1", "label")
+    assert config_of(files(tmp_path)).roles == ("source 0", "target")
+    assert config_of({"corpus": "conlang", "task": "monolingual"}).roles == ("source 0",)
 
 
 class _Pairs(BaseModel):
@@ -110,20 +108,20 @@ def test_a_digest_follows_bytes_and_options_not_places(tmp_path):
     here, there = tmp_path / "here", tmp_path / "there"
     here.mkdir()
     there.mkdir()
-    first, other = CORPUS.validate_python(files(here)), CORPUS.validate_python(files(there))
+    first, other = config_of(files(here)), config_of(files(there))
     assert digest(first) == digest(other)
     assert digest(first)["train"] == {
         "source 0": hashlib.sha256(b"a dog\na man\n").hexdigest(),
         "target": hashlib.sha256(b"ein Hund\nein Mann\n").hexdigest(),
     }
-    assert digest(first) != digest(CORPUS.validate_python(files(there, limits={"train": 1})))
-    assert digest(first) != digest(CORPUS.validate_python(files(there, keep={"words": ["dog"]})))
+    assert digest(first) != digest(config_of(files(there, limits={"train": 1})))
+    assert digest(first) != digest(config_of(files(there, keep={"words": ["dog"]})))
     (there / "dev.de").write_text("ein Hund\nein Weib\n")
     assert digest(first) != digest(other)
 
 
 def test_a_digest_of_a_missing_file_says_what_is_beside_it(tmp_path):
-    config = CORPUS.validate_python(files(tmp_path))
+    config = config_of(files(tmp_path))
     (tmp_path / "test.de").unlink()
     with pytest.raises(DataError, match=r"test\.de: no such file or directory; .* holds dev\.de, dev\.en"):
         digest(config)
@@ -145,12 +143,12 @@ def test_a_digest_of_a_test_set_holds_its_published_checksum(tmp_path):
         "dev": "wmt13",
         "test": "wmt14/full",
     }
-    assert digest(CORPUS.validate_python(settings))["test"] == {
+    assert digest(config_of(settings))["test"] == {
         "test_set": "wmt14/full",
         "md5": ["a8cd784e006feb32ac6f3d9ec7eb389a"],  # as sacreBLEU 2.6 publishes it
     }
     with pytest.raises(DataError, match="sacreBLEU knows no such test set"):
-        digest(CORPUS.validate_python({**settings, "dev": "wmt1066"}))
+        digest(config_of({**settings, "dev": "wmt1066"}))
 
 
 @pytest.mark.parametrize(

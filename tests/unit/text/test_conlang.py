@@ -81,8 +81,7 @@ def test_splits_are_disjoint_and_prefixes(task):
     assert sum(map(len, rows.values())) == len(set.union(*rows.values()))
     longer = made("test", 80, task=task)
     assert {role: lines[:60] for role, lines in longer.items()} == splits["test"]
-    resized = made("test", 60, task=task, train=7, dev=9)
-    assert resized == splits["test"]
+    assert made("test", 60, task=task, train=7, dev=9) == splits["test"]
 
 
 def test_domains_differ():
@@ -138,16 +137,15 @@ def test_what_each_language_says_and_leaves_unsaid(meaning, other, languages):
 
 def test_two_sources_say_together_what_one_leaves_out():
     """A second source that carries the lost information must help (design.md §6a)."""
-    targets = {"first": defaultdict(set), "second": defaultdict(set), "both": defaultdict(set)}
+    targets = [defaultdict(set) for _ in range(3)]
     nouns = [w for ids in FAMILY.lexicon.roots["noun"] for w in ids]
     for noun, is_plural, is_definite, tense in product(nouns, (False, True), (False, True), Tense):
         meaning = {"object": Entity(noun, is_plural, is_definite), "tense": tense}
         first, second, target = (says(name, **meaning) for name in ("first", "second", "target"))
-        for heard, by in (((first,), "first"), ((second,), "second"), ((first, second), "both")):
-            targets[by][heard].add(target)
-    assert max(map(len, targets["first"].values())) > 1
-    assert max(map(len, targets["second"].values())) > 1
-    assert max(map(len, targets["both"].values())) == 1
+        for by, heard in zip(targets, (first, second, (first, second)), strict=True):
+            by[heard].add(target)
+    by_first, by_second, by_both = (max(map(len, by.values())) for by in targets)
+    assert min(by_first, by_second) > by_both == 1
 
 
 def test_the_target_language_agrees():
@@ -155,9 +153,8 @@ def test_the_target_language_agrees():
     target = FAMILY.languages["target"]
     seen = set()
     for gender in range(3):
-        noun = next(w for w in FAMILY.lexicon.roots["noun"][0] if LEXEMES[w].gender == gender)
         for is_plural in (False, True):
-            thing = Entity(noun, is_plural, adjectives=(GOOD,))
+            thing = Entity(word("noun", gender=gender), is_plural, adjectives=(GOOD,))
             auxiliary, _, article, _, adjective = says("target", subject=thing).rstrip(".").split()
             stem = target.stems[GOOD]
             assert adjective.startswith(stem)
@@ -203,14 +200,14 @@ def test_domain_b_is_built_from_what_a_has():
 def test_most_of_what_only_b_says_has_known_parts(seed, monkeypatch):
     """In running text: built words that a never says, against roots that a never says."""
     monkeypatch.setattr("nlgraft.text.conlang.tasks.SEED", seed)
-    lexicon = family(seed).lexicon
-    stems = family(seed).languages["first"].stems
-    text = " ".join(made(count=1500, domain="b")["source 0"])
-    said_by_a = set(" ".join(made(count=1500)["source 0"]).replace(".", "").split())
-    counts = Counter(text.replace(".", "").split())
+    stems, roots = family(seed).languages["first"].stems, family(seed).lexicon.roots
+    said_by_a, counts = (
+        Counter(" ".join(made(count=1500, domain=domain)["source 0"]).replace(".", "").split())
+        for domain in "ab"
+    )
     new = sum(n for w, n in counts.items() if w not in said_by_a)
     assert 0.15 < new / sum(counts.values()) < 0.45
-    rooted = sum(n for w, n in counts.items() if w in {stems[r] for r in lexicon.roots["noun"][2]})
+    rooted = sum(n for w, n in counts.items() if w in {stems[r] for r in roots["noun"][2]})
     assert rooted < new / 3
 
 
@@ -221,12 +218,8 @@ def test_documents_need_the_sentence_before():
     assert len(lengths) > 100
     assert all(3 <= lengths[i] <= 5 for i in list(lengths)[:-1])  # the last one may be cut by the count
     assert ids == [i for i in dict.fromkeys(ids) for _ in range(lengths[i])]
-    man, woman = (
-        Entity(next(w for w in FAMILY.lexicon.roots["noun"][0] if LEXEMES[w].gender == g), is_pronoun=True)
-        for g in (0, 1)
-    )
-    assert says("first", subject=man) == says("first", subject=woman)
-    assert says("target", subject=man) != says("target", subject=woman)
+    he, she = ({"subject": Entity(word("noun", gender=gender), is_pronoun=True)} for gender in (0, 1))
+    assert {"first", "target"} & tells_apart(he, she) == {"target"}
 
 
 def test_a_question_asks_for_its_answer():
@@ -259,13 +252,11 @@ def test_a_label_is_the_sum_of_good_and_bad():
 
 def test_drafts_are_near_misses():
     streams = made(count=500, task="post_editing")
-    right = sum(draft == target for draft, target in zip(streams["source 1"], streams["target"], strict=True))
+    pairs = [*zip(streams["source 1"], streams["target"], strict=True)]
+    right = sum(draft == target for draft, target in pairs)
     assert 0.05 < right / 500 < 0.4
-    shared = [
-        len(set(draft.split()) & set(target.split())) / len(set(target.split()))
-        for draft, target in zip(streams["source 1"], streams["target"], strict=True)
-    ]
-    assert sum(shared) / len(shared) > 0.6
+    words = [[{*line.split()} for line in pair] for pair in pairs]
+    assert sum(len(draft & target) / len(target) for draft, target in words) / 500 > 0.6
 
 
 def test_topical_text_keeps_to_a_field():
@@ -302,28 +293,22 @@ def test_monolingual_text_speaks_one_language(language):
 def test_what_one_source_leaves_out_another_says():
     """By hand: adjectives, owner, place and adverb of a clause; at one half each part is in exactly one."""
     owner = Entity(MAN, adjectives=(GOOD,))
-    clause = Clause(
-        SEES, Entity(CUP, adjectives=(GOOD, GOOD), owner=owner), relation=1, place=Entity(CUP), adverb=7
-    )
+    subject = Entity(CUP, adjectives=(GOOD, GOOD), owner=owner)
+    sentence = Sentence((Clause(SEES, subject, relation=1, place=Entity(CUP), adverb=7),))
 
     def parts(version):
         [shortened] = version.clauses
-        subject = shortened.subject
-        assert (shortened.place is None) == (shortened.relation is None)
-        return (
-            len(subject.adjectives),
-            subject.owner is not None,
-            shortened.place is not None,
-            shortened.adverb is not None,
-        )
+        subject, place, adverb = shortened.subject, shortened.place, shortened.adverb
+        assert (place is None) == (shortened.relation is None)
+        return len(subject.adjectives), *(part is not None for part in (subject.owner, place, adverb))
 
     rng = random.Random(0)
     for _ in range(50):
-        first, second = leave_out(Sentence((clause,)), 0.5, rng)
+        first, second = leave_out(sentence, 0.5, rng)
         assert [a + b for a, b in zip(parts(first), parts(second), strict=True)] == [2, 1, 1, 1]
-    counts = Counter(parts(leave_out(Sentence((clause,)), 0.25, rng)[0])[3] for _ in range(2000))
+    counts = Counter(parts(leave_out(sentence, 0.25, rng)[0])[3] for _ in range(2000))
     assert 0.2 < counts[False] / 2000 < 0.3
-    assert leave_out(Sentence((clause,)), 0.0, rng) == (Sentence((clause,)), Sentence((clause,)))
+    assert leave_out(sentence, 0.0, rng) == (sentence, sentence)
 
 
 def test_a_source_alone_is_understood_as_its_language_marks():
@@ -335,7 +320,7 @@ def test_a_source_alone_is_understood_as_its_language_marks():
 
 @pytest.mark.parametrize("task", ["multi_source", "post_editing"])
 def test_the_share_left_unsaid_bounds_what_one_source_gives(task):
-    whole, some = made("test", 60, task=task), made("test", 60, task=task, unsaid=0.4)
+    whole, some = (made("test", 60, task=task, unsaid=unsaid) for unsaid in (0.0, 0.4))
     assert some["target"] == whole["target"]
     assert sum(map(len, some["source 0"])) < 0.9 * sum(map(len, whole["source 0"]))
     config = ConlangConfig(corpus="conlang", task=task, test=60, unsaid=0.4)

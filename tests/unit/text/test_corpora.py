@@ -17,7 +17,11 @@ from nlgraft.text.corpora import (
 from nlgraft.text.corpus_checks import check_corpus
 from nlgraft.text.corpus_config import ConlangConfig, CorpusConfig, digest, further_tests
 
-CORPUS = TypeAdapter(CorpusConfig)
+config_of = TypeAdapter(CorpusConfig).validate_python
+
+
+def loaded(settings):
+    return load_corpus(config_of(settings))
 
 
 def corpus_files(directory, **splits):
@@ -61,7 +65,7 @@ def test_text_that_is_kept_in_files_is_that_in_memory(form, more, tmp_path, monk
         (tmp_path / "all.csv").write_text(rows, encoding="utf-8")
         columns = {"table": str(tmp_path / "all.csv"), "sources": "1", "target": "2"}
         settings |= {"train": columns, "dev": columns}
-    config = CORPUS.validate_python({**settings, **more, "max_line_chars": 20})
+    config = config_of({**settings, **more, "max_line_chars": 20})
     in_memory = load_corpus(config)
     monkeypatch.setattr(files, "_MOST_CHARS", 8)
     in_files = load_corpus(config)
@@ -100,28 +104,28 @@ def test_stored_lines_are_a_sequence(tmp_path):
 def test_further_test_sets_are_splits_and_part_of_the_digest(tmp_path):
     settings = small(tmp_path)
     more = {"further_tests": {"2017": settings["dev"]}, "limits": {"test": 1}}
-    config = CORPUS.validate_python({**settings, **more})
+    config = config_of({**settings, **more})
     corpora = load_corpus(config)
     assert list(corpora) == ["train", "dev", "test", "test_2017"]
     assert corpora["test_2017"].target == ["Hunde"], "the limit of test holds for all test sets"
     assert check_corpus(config).reports["test_2017"].num_examples == 1
-    plain = CORPUS.validate_python({**settings, "limits": {"test": 1}})
+    plain = config_of({**settings, "limits": {"test": 1}})
     assert digest(config) == {**digest(plain), "test_2017": digest(plain)["dev"]}
     assert further_tests({"upstream": plain, "downstream": config}) == ("test_2017",)
     with pytest.raises(ValueError, match="give the main test set as test"):
-        CORPUS.validate_python({**settings, **more, "test": None, "limits": {}})
+        config_of({**settings, **more, "test": None, "limits": {}})
 
 
 def test_files_become_splits(tmp_path):
-    corpora = load_corpus(CORPUS.validate_python(small(tmp_path)))
+    corpora = loaded(small(tmp_path))
     assert list(corpora) == ["train", "dev", "test"]
     assert corpora["dev"] == Corpus([["dogs", "the dog"]], ["Hunde", "der Hund"], selected=Selected(2, 2, 2))
     assert len(corpora["train"]) == 4
 
 
 def test_text_that_is_only_learned_from_needs_no_test_files(tmp_path):
-    whole = CORPUS.validate_python(small(tmp_path))
-    bare = CORPUS.validate_python({name: value for name, value in small(tmp_path).items() if name != "test"})
+    whole = config_of(small(tmp_path))
+    bare = config_of({name: value for name, value in small(tmp_path).items() if name != "test"})
     assert list(load_corpus(bare)) == ["train", "dev"]
     assert load_corpus(bare)["train"] == load_corpus(whole)["train"]
     assert digest(bare) == {**digest(whole), "test": None}
@@ -136,9 +140,7 @@ def test_all_streams_are_read(tmp_path):
         "label": ["good", "bad"],
         "document": ["1", "1"],
     }
-    corpus = load_corpus(
-        CORPUS.validate_python(corpus_files(tmp_path, train=streams, dev=streams, test=streams))
-    )["test"]
+    corpus = loaded(corpus_files(tmp_path, train=streams, dev=streams, test=streams))["test"]
     assert corpus.sources == [["a", "b"], ["c", "d"]]
     assert (corpus.target, corpus.labels, corpus.documents) == (["e", "f"], ["good", "bad"], ["1", "1"])
     assert corpus.text() == ["a", "b", "c", "d", "e", "f"]
@@ -148,7 +150,7 @@ def test_limits_take_the_first_examples_that_the_rule_keeps(tmp_path):
     settings = small(tmp_path)
     settings["keep"] = {"words": ["cat", "man", "dog"], "has": True}
     settings["limits"] = {"train": 3, "test": 1}
-    corpora = load_corpus(CORPUS.validate_python(settings))
+    corpora = loaded(settings)
     assert corpora["train"].sources == [["a dog", "a cat", "a man"]]
     assert corpora["train"].selected == Selected(num_read=4, num_kept=4, num_used=3)
     assert corpora["dev"].selected == Selected(num_read=2, num_kept=1, num_used=1)
@@ -158,19 +160,19 @@ def test_limits_take_the_first_examples_that_the_rule_keeps(tmp_path):
 def test_a_rule_that_leaves_nothing_is_refused(tmp_path):
     settings = {**small(tmp_path), "keep": {"words": ["cat"]}}
     with pytest.raises(DataError, match="dev: keep selects none of 2 examples"):
-        load_corpus(CORPUS.validate_python(settings))
+        loaded(settings)
 
 
 def test_unequal_files_are_named_with_their_counts(tmp_path):
     settings = small(tmp_path)
     (tmp_path / "dev.target").write_text("Hunde\n")
     with pytest.raises(DataError, match=r"dev: files differ .*dev\.source0 2, .*dev\.target 1"):
-        load_corpus(CORPUS.validate_python(settings))
+        loaded(settings)
 
 
 def test_over_long_lines_are_cut_counted_and_logged(tmp_path, caplog):
     settings = {**small(tmp_path), "max_line_chars": 5}
-    corpora = load_corpus(CORPUS.validate_python(settings))
+    corpora = loaded(settings)
     assert corpora["dev"].sources == [["dogs", "the d"]]
     assert corpora["dev"].selected == Selected(2, 2, 2, num_cut=2)
     assert "dev: 2 lines truncated to 5 characters" in caplog.text
@@ -182,8 +184,8 @@ def test_sources_keep_their_first_words_and_targets_all(tmp_path):
         train={"source0": ["one  two three four", "one\ttwo"], "target": ["eins zwei drei", "eins"]},
         dev={"source0": ["one two three"], "target": ["eins"]},
     )
-    plain = CORPUS.validate_python(settings)
-    cut = CORPUS.validate_python({**settings, "max_source_words": 2})
+    plain = config_of(settings)
+    cut = config_of({**settings, "max_source_words": 2})
     corpora = load_corpus(cut)
     assert corpora["train"].sources == [["one two", "one\ttwo"]]
     assert corpora["train"].target == ["eins zwei drei", "eins"]
@@ -194,7 +196,7 @@ def test_sources_keep_their_first_words_and_targets_all(tmp_path):
 
 def test_overlap_of_train_and_test_is_counted(tmp_path):
     """Exact duplicates are counted and reported, not an error."""
-    reports = corpus_report(load_corpus(CORPUS.validate_python(small(tmp_path))))
+    reports = corpus_report(loaded(small(tmp_path)))
     test = reports["test"]
     assert (test.num_in_train, test.num_sources_in_train) == (
         1,
@@ -263,8 +265,7 @@ def test_multi30k_is_divided_into_two_domains(multi30k):
     }
     keep = {"words": ["dog", "dogs", "ball", "water", "beach", "soccer", "horse", "snow"]}
     whole, part, rest = (
-        load_corpus(CORPUS.validate_python({**settings, **more}))
-        for more in ({}, {"keep": keep}, {"keep": {**keep, "has": False}})
+        loaded({**settings, **more}) for more in ({}, {"keep": keep}, {"keep": {**keep, "has": False}})
     )
     assert {split: len(corpus) for split, corpus in whole.items()} == {
         "train": 29000,

@@ -14,8 +14,12 @@ def publish(store, stage, files):
     store.publish(stage, scratch)
 
 
-def names(directory):
-    return {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()}
+def copied(scores, store, directory):
+    """The names of the files of a trial."""
+    target = directory / "target"
+    target.mkdir()
+    copy_scored_files(StageGraph(scores), store, target)
+    return {str(path.relative_to(target)) for path in target.rglob("*") if path.is_file()}
 
 
 def test_scored_texts_are_kept_and_weights_are_not(store, tmp_path):
@@ -25,10 +29,7 @@ def test_scored_texts_are_kept_and_weights_are_not(store, tmp_path):
     publish(
         store, scores, {"metrics.json": "{}", "segments-test.safetensors": "s", "references-test.txt": "r"}
     )
-    target = tmp_path / "target"
-    target.mkdir()
-    copy_scored_files(StageGraph(scores), store, target)
-    assert names(target) == {
+    assert copied(scores, store, tmp_path) == {
         "metrics.json",
         "segments-test.safetensors",
         "references-test.txt",
@@ -41,20 +42,14 @@ def test_files_that_are_too_big_stay_in_the_store(store, tmp_path, monkeypatch):
     monkeypatch.setattr(entries, "MAX_FILE_BYTES", 3)
     scores = Stage(name="scores", run="toy:score")
     publish(store, scores, {"metrics.json": "{}", "hypotheses-test.txt": "long"})
-    target = tmp_path / "target"
-    target.mkdir()
-    copy_scored_files(StageGraph(scores), store, target)
-    assert names(target) == {"metrics.json"}
+    assert copied(scores, store, tmp_path) == {"metrics.json"}
 
 
 def test_a_damaged_artifact_costs_its_files_and_a_warning(store, tmp_path, caplog):
     scores = Stage(name="scores", run="toy:score")
     publish(store, scores, {"metrics.json": "{}"})
     (store.fetch(scores) / "metrics.json").write_text("[]]")
-    target = tmp_path / "target"
-    target.mkdir()
-    copy_scored_files(StageGraph(scores), store, target)
-    assert names(target) == set()
+    assert copied(scores, store, tmp_path) == set()
     assert "files of stage scores cannot be logged" in caplog.text
 
 
@@ -66,7 +61,6 @@ def test_the_model_is_that_of_the_latest_stage_with_a_predictor(store):
         publish(store, stage, {"predictor.json": "{}", "name.txt": stage.name})
     graph = StageGraph(scores)
     model = find_model(graph, store)
-    assert model is not None
     assert (model / "name.txt").read_text() == "finetune"
     assert find_model(StageGraph(Stage(name="other", run="toy:other")), store) is None
 

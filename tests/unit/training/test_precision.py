@@ -48,7 +48,7 @@ def times(monkeypatch, fp32_s, bf16_s, *, is_run=False):
 
 def chosen(tmp_path, monkeypatch):
     """Give a store after the stage ran, what it chose, and its metrics."""
-    store = ArtifactStore.open(str(tmp_path / "store"))
+    store = ArtifactStore.open(tmp_path / "store")
     stage = TrainingSettings(train=AUTO).further_inputs()[PRECISION_INPUT]
     execute_stage(stage, store, reporter=NullReporter())
     directory = store.fetch(stage)
@@ -123,7 +123,7 @@ def test_only_auto_has_the_stage_and_all_its_trainings_share_one():
 
 def test_a_trial_runs_the_measurement_first_and_records_it(tmp_path, monkeypatch):
     times(monkeypatch, 1.0, 0.5)
-    store = ArtifactStore.open(str(tmp_path / "store"))
+    store = ArtifactStore.open(tmp_path / "store")
     graph = pretrained(train={**TRAIN, "precision": "auto"})
     record = run(store, graph)
     assert record.state == "finished", record.reason
