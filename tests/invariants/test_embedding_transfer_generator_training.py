@@ -31,6 +31,10 @@ NO_CHANGE = SegmentationRates(split=0, merge=0)
 CHANGES = SegmentationRates(min_split_chars=3)
 
 
+def first_batch(data):
+    return data.batch(data.epoch(0)[0], 0)
+
+
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
     """A joint tokenizer and 60 encoded sentences of the conlang."""
@@ -108,7 +112,7 @@ def test_a_language_is_put_around_both_segmentations(text, place, begins, source
     """V25: the same batch where nothing is perturbed; language, begin and end belong to no word."""
     view = language_view({"source 0": 5}, 6, place)
     _, data = setting(text, ("encoder", "decoder"), rates=NO_CHANGE, view=view)
-    batch = data.batch(data.epoch(0)[0], 0)
+    batch = first_batch(data)
     original, changed = batch.original, batch.changed
     assert torch.equal(original.sources[0].ids, changed.sources[0].ids)
     assert torch.equal(original.target_input.ids, changed.target_input.ids)
@@ -126,7 +130,7 @@ def test_a_language_is_put_around_both_segmentations(text, place, begins, source
 
 def test_distillation_sees_a_perturbation(text):
     model, data = setting(text)
-    batch = data.batch(data.epoch(0)[0], 0)
+    batch = first_batch(data)
     losses = GeneratorObjective(0.5).distillation(model, batch, model(batch))
     assert (losses > 0).any()
 
@@ -137,7 +141,7 @@ def test_output_layer_is_extended_by_the_new_tokens(text):
     body = model.body.model
     with torch.no_grad():
         body.output_projection.bias.uniform_(-1, 1)
-    batch = data.batch(data.epoch(0)[0], 0)
+    batch = first_batch(data)
     size, num_new = body.output_projection.weight.shape[0], len(batch.new_tokens["decoder"].members)
     states, logits, target, num_targets = model(batch)
     assert torch.equal(num_targets, batch.changed.target_input.valid.sum(1))
@@ -154,7 +158,7 @@ def test_output_layer_is_extended_by_the_new_tokens(text):
 def test_both_segmentations_have_the_same_words(text):
     """Eq. 4 compares word with word: begin and end of sentence belong to none."""
     _, data = setting(text, ("encoder", "decoder"))
-    batch = data.batch(data.epoch(0)[0], 0)
+    batch = first_batch(data)
     for side in ("encoder", "decoder"):
         original, changed = batch.original_words[side], batch.changed_words[side]
         assert torch.equal(original.max(1).values, changed.max(1).values)
@@ -182,7 +186,7 @@ def test_batches_do_not_depend_on_what_was_made_before(text):
 def test_loss_is_the_sum_of_its_parts(text):
     """L = L_p + lambda L_d; without distillation no teacher runs."""
     model, data = setting(text)
-    batch = data.batch(data.epoch(0)[0], 0)
+    batch = first_batch(data)
     loss = GeneratorObjective(0.5)(model, batch)
     assert torch.allclose(loss.loss_sum, loss.terms["pretraining"] + loss.terms["distillation"])
     alone = GeneratorObjective(0.0)(model, batch)

@@ -1,6 +1,7 @@
 """Scores that others computed: what is read, how it is paired, and what is said of it."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import mlflow
@@ -19,17 +20,18 @@ LONG = "system,seed,item,metric,value\nA,1,x,acc,1\nA,1,y,acc,0\nB,1,x,acc,0\nB,
 SCORES = {("A", "x"): 1.0, ("A", "y"): 0.0, ("B", "x"): 0.0, ("B", "y"): 0.5}
 
 
-def write(path: Path, text: str) -> Path:
+def write(name, text):
+    path = Path(name)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     return path
 
 
-def json_lines(*records: object) -> str:
+def json_lines(*records):
     return "".join(f"{json.dumps(record)}\n" for record in records)
 
 
-def helm(item: str, value: float) -> dict[str, object]:
+def helm(item, value):
     """As HELM 0.5 writes it: what is None is left out."""
     return {
         "instance_id": item,
@@ -41,7 +43,7 @@ def helm(item: str, value: float) -> dict[str, object]:
     }
 
 
-def sample(item: str, value: float, filtered: str = "none") -> dict[str, object]:
+def sample(item, value, filtered="none"):
     """As lm-evaluation-harness 0.4.8 writes it."""
     return {
         "doc_id": item,
@@ -73,14 +75,12 @@ def sample(item: str, value: float, filtered: str = "none") -> dict[str, object]
 def test_every_form_of_the_same_scores_is_read_alike(files, sources, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, text in files.items():
-        write(Path(name), text)
+        write(name, text)
     scores = [score for score in read_scores(sources).scores if score.metric != "len"]
     # Files without names have numbers.
-    items = dict(zip(["1", "2"] if scores[0].item == "1" else ["0", "1"], "xy", strict=True)) | {
-        "x": "x",
-        "y": "y",
-    }
-    assert {(score.system, items[score.item]): score.value for score in scores} == SCORES
+    first = int(scores[0].item == "1")
+    items = {str(first): "x", str(first + 1): "y"}
+    assert {(score.system, items.get(score.item, score.item)): score.value for score in scores} == SCORES
     assert {score.seed for score in scores} <= {"1", "0"}
     assert len({score.metric for score in scores}) == 1
 
@@ -89,24 +89,13 @@ def test_samples_of_lm_eval_are_read_with_their_directions(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     for model, value in (("org__a", 1), ("org__b", 0)):
         for task in ("arc", "boolq"):
-            write(
-                Path(f"out/{model}/samples_{task}_2026-01-02T03-04-05.6.jsonl"),
-                json_lines(
-                    sample("0", value), sample("1", 1), sample("0", 0, "strict"), sample("1", 0, "strict")
-                ),
-            )
-        directions = {"arc": {"acc": False}, "boolq": {"acc": False}}
-        write(
-            Path(f"out/{model}/results_2026-01-02T03-04-05.6.json"),
-            json.dumps({"higher_is_better": directions}),
-        )
+            samples = [sample("0", value), sample("1", 1), sample("0", 0, "strict"), sample("1", 0, "strict")]
+            write(f"out/{model}/samples_{task}_2026-01-02T03-04-05.6.jsonl", json_lines(*samples))
+        directions = {"higher_is_better": {task: {"acc": False} for task in ("arc", "boolq")}}
+        write(f"out/{model}/results_2026-01-02T03-04-05.6.json", json.dumps(directions))
     table = read_scores(["out"])
-    assert {score.metric for score in table.scores} == {
-        "arc/acc",
-        "arc/acc,strict",
-        "boolq/acc",
-        "boolq/acc,strict",
-    }
+    metrics = {f"{task}/acc{filtered}" for task in ("arc", "boolq") for filtered in ("", ",strict")}
+    assert {score.metric for score in table.scores} == metrics
     (first, second), notes = compare_scores(table, "models", ["acc"])
     assert (first.values, second.values, second.is_up) == ((1.0,), (0.5,), False)
     assert any("4 items" in note for note in notes)
@@ -114,10 +103,10 @@ def test_samples_of_lm_eval_are_read_with_their_directions(tmp_path, monkeypatch
 
 def test_whatever_is_wrong_is_said_at_once_with_its_line(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    write(Path("t.csv"), LONG + "A,1,x,acc,1\nB,1,z,acc,nan\nB,1,w,acc,many\nB,1\n,1,v,acc,1\n")
-    write(Path("empty.csv"), "name,text\na,b\n")
-    write(Path("other.json"), '{"acc": 0.5}')
-    write(Path("broken.jsonl"), '{"system": \n')
+    write("t.csv", LONG + "A,1,x,acc,1\nB,1,z,acc,nan\nB,1,w,acc,many\nB,1\n,1,v,acc,1\n")
+    write("empty.csv", "name,text\na,b\n")
+    write("other.json", '{"acc": 0.5}')
+    write("broken.jsonl", '{"system": \n')
     with pytest.raises(DataError) as refused:
         read_scores(["t.csv", "empty.csv", "other.json", "broken.jsonl", "none.csv", "."])
     text = str(refused.value)
@@ -128,10 +117,14 @@ def test_whatever_is_wrong_is_said_at_once_with_its_line(tmp_path, monkeypatch):
         "item x",
         "line 6",
         "line 2",
+        "empty.csv: no scores",
+        "other.json",
+        "broken.jsonl, line 1",
+        "none.csv",
+        "samples_TASK",
     ]
-    expected += ["empty.csv: no scores", "other.json", "broken.jsonl, line 1", "none.csv", "samples_TASK"]
     assert [part for part in expected if part not in text] == []
-    write(Path("many.csv"), LONG + "A,1,q,acc,none\n" * 40)
+    write("many.csv", LONG + "A,1,q,acc,none\n" * 40)
     with pytest.raises(DataError, match="28 more problems"):
         read_scores(["many.csv"])
 
@@ -156,11 +149,14 @@ def test_whatever_is_wrong_is_said_at_once_with_its_line(tmp_path, monkeypatch):
 )
 def test_what_cannot_be_compared_is_refused(text, options, sentence, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    write(Path("t.csv"), text)
+    write("t.csv", text)
     assert sentence in invoke("compare", "--scores", "t.csv", *options, code=2).stderr
 
 
-def table_of(scores: np.ndarray, metric: str = "acc") -> str:
+near = partial(pytest.approx, abs=1e-9)
+
+
+def table_of(scores, metric="acc"):
     """Write scores, shape (systems, seeds, items), as a long table."""
     rows = [
         f"{'ABC'[system]},{seed},{item},{metric},{value:.17g}"
@@ -198,7 +194,7 @@ def test_a_ledger_gives_verdicts_and_remembers(tmp_path):
     few = write(tmp_path / "few.csv", table_of(scores[:, :3], "loss"))
     many = write(tmp_path / "many.csv", table_of(scores, "loss"))
 
-    def standings(path: Path, *options: str) -> list[tuple[str, str]]:
+    def standings(path, *options):
         systems = json_of("compare", "--scores", path, "--ledger", tmp_path / "store", "--json", *options)
         compared = [system["comparison"] for system in systems if system["comparison"]]
         return [(comparison["basis"], comparison["standing"]) for comparison in compared]
@@ -217,12 +213,11 @@ def test_figures_are_those_of_scipy_and_sacrebleu(tmp_path):
     """Over seeds the paired t test; over items sacreBLEU's resamples and, of one system, its interval."""
     draw = np.random.default_rng(2)
     per_seed = draw.random((2, 5))
-    path = write(
-        tmp_path / "t.csv", "seed,A,B\n" + "\n".join(f"{s},{a},{b}" for s, (a, b) in enumerate(per_seed.T))
-    )
+    rows = [f"{seed},{a},{b}" for seed, (a, b) in enumerate(per_seed.T)]
+    path = write(tmp_path / "t.csv", "\n".join(["seed,A,B", *rows]))
     _, second = json_of("compare", "--scores", path, "--json")
     expected = stats.ttest_rel(per_seed[1], per_seed[0])
-    assert second["comparison"]["looks"]["5"] == pytest.approx(expected.pvalue, abs=1e-9)
+    assert second["comparison"]["looks"]["5"] == near(expected.pvalue)
     assert second["comparison"]["difference"] == pytest.approx(
         per_seed[1].mean() - per_seed[0].mean(), abs=1e-9
     )
@@ -230,12 +225,8 @@ def test_figures_are_those_of_scipy_and_sacrebleu(tmp_path):
     words = ["a", "b", "c", "d"]
     references, *outputs = ([" ".join(draw.choice(words, 6)) for _ in range(60)] for _ in range(3))
     bleu = BLEU(effective_order=True)
-    scores = np.array(
-        [
-            [bleu.sentence_score(*pair).score for pair in zip(lines, zip(references), strict=True)]
-            for lines in outputs
-        ]
-    )
+    pairs = [zip(lines, zip(references), strict=True) for lines in outputs]
+    scores = np.array([[bleu.sentence_score(*pair).score for pair in system] for system in pairs])
     for name, values in zip("AB", scores, strict=True):
         write(tmp_path / f"{name}.txt", "\n".join(map(repr, values.tolist())))
     options = [part for name in "AB" for part in ("--scores", tmp_path / f"{name}.txt")]
@@ -246,11 +237,11 @@ def test_figures_are_those_of_scipy_and_sacrebleu(tmp_path):
     observed = scores[1].mean() - scores[0].mean()
     centred = differences - differences.mean()
     comparison = second["comparison"]
-    assert comparison["difference"] == pytest.approx(observed, abs=1e-9)
+    assert comparison["difference"] == near(observed)
     assert comparison["p_segments"] == pytest.approx(
         (1 + np.sum(np.abs(centred) >= abs(observed))) / 1001, abs=1e-9
     )
-    assert comparison["ci"] == pytest.approx(observed + np.quantile(centred, [0.025, 0.975]), abs=1e-9)
+    assert comparison["ci"] == near(observed + np.quantile(centred, [0.025, 0.975]))
 
 
 def test_runs_of_mlflow_are_compared(tmp_path):
@@ -263,20 +254,17 @@ def test_runs_of_mlflow_are_compared(tmp_path):
         client.log_param(run.info.run_id, "random_seed", seed)
         client.log_metric(run.info.run_id, "val/acc", value)
         client.set_terminated(run.info.run_id, "FAILED" if (arm, seed) == (1, 3) else "FINISHED")
-    arguments = ("compare", "--mlflow", uri, "--arm", "arm", "--json")
+    arguments = ("compare", "--mlflow", uri, "--arm", "arm", "--json", "--experiment")
     options = ("--seed", "random_seed", "--metric", "val/acc")
-    done = invoke(*arguments, "--experiment", "others", *options)
+    done = invoke(*arguments, "others", *options)
     first, second = json.loads(done.stdout)
     assert "1 run left out, failed: 1-3" in done.stderr
     assert first["values"] == pytest.approx(values[0])
     expected = stats.ttest_rel(values[1, :3], values[0, :3])
-    assert second["comparison"]["looks"]["3"] == pytest.approx(expected.pvalue, abs=1e-9)
-    assert "no experiment 'other'" in invoke(*arguments, "--experiment", "other", *options, code=2).stderr
-    assert "8 runs left out, no seed" in invoke(*arguments, "--experiment", "others", code=2).stderr
+    assert second["comparison"]["looks"]["3"] == near(expected.pvalue)
+    assert "no experiment 'other'" in invoke(*arguments, "other", *options, code=2).stderr
+    assert "8 runs left out, no seed" in invoke(*arguments, "others", code=2).stderr
     assert "--arm" in invoke("compare", "--mlflow", uri, code=2).stderr
-    nowhere = f"sqlite:///{tmp_path / 'none.db'}"
     assert "--baseline" in invoke("compare", "a", "b", "--ref", "r", "--baseline", "a", code=2).stderr
-    assert (
-        "no database"
-        in invoke("compare", "--mlflow", nowhere, "--arm", "a", "--experiment", "e", code=2).stderr
-    )
+    nowhere = ("compare", "--mlflow", f"sqlite:///{tmp_path / 'none.db'}")
+    assert "no database" in invoke(*nowhere, "--arm", "a", "--experiment", "e", code=2).stderr

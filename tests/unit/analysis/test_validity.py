@@ -31,8 +31,13 @@ def study(make_study):
     )
 
 
+def design_before(study, scored):
+    """The design of a study that has not run."""
+    return design_of(scored(study, {cell.label: {} for cell in cells(study)}))
+
+
 def test_before_a_study_ran_variances_are_assumed(study, scored):
-    design = design_of(scored(study, {cell.label: {} for cell in cells(study)}))
+    design = design_before(study, scored)
     assert design.weights.tolist() == [[-1, 1, 0], [-1, 0, 1]]
     assert (design.looks, design.num_seeds, design.run_looks) == ((3, 5, 8), 8, [3, 5, 8])
     assert design.is_assumed
@@ -50,7 +55,7 @@ def test_afterwards_they_are_the_studys_own(study, scored):
 
 def test_claims_are_comparisons_too(make_study, scored):
     study = make_study()
-    design = design_of(scored(study, {cell.label: {} for cell in cells(study)}))
+    design = design_before(study, scored)
     # four arms against the baseline, and patt_eg against att_eg; the other claims repeat the former
     assert design.weights.shape == (5, 5)
     assert design.weights[-1].tolist() == [0, 0, 0, -1, 1]
@@ -83,7 +88,7 @@ def test_the_effect_is_that_of_one_cell_of_the_first_comparison():
 def test_a_design_without_a_comparison_is_refused(make_study, scored):
     study = make_study(factors={}, claims=[], published=[])
     with pytest.raises(ValueError, match="at least two cells"):
-        estimate_validity(design_of(scored(study, {cell.label: {} for cell in cells(study)})), 100)
+        estimate_validity(design_before(study, scored), 100)
 
 
 class RealStore:

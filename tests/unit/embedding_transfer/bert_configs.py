@@ -4,6 +4,7 @@ import functools
 
 from nlgraft.text.corpora import load_corpus
 from nlgraft.text.corpus_config import ConlangConfig
+from nlgraft.training.models import read_model
 from tests.unit.stages.runs import finish
 from trainables.embedding_transfer import METRICS, Config, stage_graph
 
@@ -42,9 +43,14 @@ def configured(directory, method="patt_eg", sides="decoder", **changes):
     return Config(**base | {"decode": {"beam": 2, "max_length_offset": 3}} | changes)
 
 
-def run(store, config):
-    return finish(store, stage_graph(config, seed=1, splits=("dev",)), config, METRICS)
-
-
 def graph_of(config):
     return stage_graph(config, seed=1, splits=("dev",))
+
+
+def run(store, config):
+    return finish(store, graph_of(config), config, METRICS)
+
+
+def states(at, *names):
+    """The tensors of the models of some stages."""
+    return [read_model(at(name)).state_dict() for name in names]

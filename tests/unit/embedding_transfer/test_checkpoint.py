@@ -22,9 +22,8 @@ from nlgraft.vocab.transfer_plan import Provenance, TransferPlan
 from tests.released_translators import write_mbart
 from tests.tensors import differing
 from tests.tiny_checkpoints import edit
-from tests.unit.embedding_transfer.bert_configs import corpus, exchange_settings
-from tests.unit.stages.runs import finish
-from trainables.embedding_transfer import Config, stage_graph
+from tests.unit.embedding_transfer.bert_configs import corpus, exchange_settings, run
+from trainables.embedding_transfer import Config
 
 
 @pytest.fixture(scope="module")
@@ -39,10 +38,6 @@ def configured(directory, method="patt_eg", sides="decoder", **upstream):
     upstream = {"objective": "denoising", "start_id": 122} | upstream
     tokenizer = {"vocab_size": 150, "is_shared": True}
     return Config(**exchange_settings(directory, tokenizer, method, sides, **upstream))
-
-
-def run(store, config):
-    return finish(store, stage_graph(config, seed=1, splits=("dev",)), config)
 
 
 def their_ids(directory, line):

@@ -11,8 +11,9 @@ from nlgraft.study.planning.planner import check_data
 from nlgraft.text.corpora import load_corpus, read_corpus
 from nlgraft.text.corpus_config import ConlangConfig, FilesConfig
 from tests.contract.toys.embedding_transfer import ARMS
+from tests.unit.embedding_transfer.bert_configs import graph_of
 from tests.unit.stages.runs import made
-from trainables.embedding_transfer import Config, stage_graph
+from trainables.embedding_transfer import Config
 from trainables.embedding_transfer.graph import SOURCE_SEPARATOR
 
 ARM = ARMS["denoising, patt_eg"]
@@ -21,7 +22,7 @@ ARM = ARMS["denoising, patt_eg"]
 def graph(kind):
     tokenizers = {side: {**settings, "kind": kind} for side, settings in ARM["tokenizers"].items()}
     config = Config.model_validate_json(json.dumps(ARM | {"tokenizers": tokenizers}))
-    return stage_graph(config, seed=1, splits=("dev",))
+    return graph_of(config)
 
 
 def joined_dev(store, kind):

@@ -16,9 +16,9 @@ from nlgraft.vocab.transfer_plan import Provenance, TransferPlan
 from tests.released_translators import copy_of, write_marian
 from tests.tensors import assert_near, differing
 from tests.tiny_checkpoints import edit, quiet
-from tests.unit.embedding_transfer.bert_configs import corpus, exchange_settings
+from tests.unit.embedding_transfer.bert_configs import corpus, exchange_settings, graph_of
 from tests.unit.stages.runs import finish
-from trainables.embedding_transfer import Config, stage_graph
+from trainables.embedding_transfer import Config
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def settings_of(directory, method="patt_eg", **upstream):
 
 def run(store, document):
     config = Config.model_validate_json(json.dumps(document))
-    return finish(store, stage_graph(config, seed=1, splits=("dev",)), config)
+    return finish(store, graph_of(config), config)
 
 
 def test_it_says_the_same_as_in_transformers(store, opus):

@@ -17,7 +17,8 @@ from nlgraft.text.word_tokenizers import learn_tokenizer
 from nlgraft.training.masked_lm_training import read_masked_lm
 from tests.tensors import differing
 from tests.tiny_masked_lms import WIDTH, masked_lm
-from trainables.embedding_transfer import Config, stage_graph
+from tests.unit.embedding_transfer.bert_configs import graph_of
+from trainables.embedding_transfer import Config
 
 TEXT = {"corpus": "conlang", "task": "monolingual"}
 TRAIN = {
@@ -84,7 +85,7 @@ def test_a_checkpoint_without_a_head_goes_through_a_trial(kind, tmp_path):
         transfer={"method": "att_eg"},
     )
     store = ArtifactStore.open(tmp_path / "store")
-    graph = stage_graph(config, seed=1, splits=("dev",))
+    graph = graph_of(config)
     record = run_trial(
         graph, store, reporter=NullReporter(), config=config.model_dump(mode="json"), is_waiting=True
     )

@@ -11,8 +11,9 @@ from nlgraft.text.tokenizers import train_sentencepiece
 from nlgraft.training.models import read_model
 from nlgraft.vocab.transfer_plan import Provenance, TransferPlan
 from tests.tensors import differing
+from tests.unit.embedding_transfer.bert_configs import graph_of
 from tests.unit.stages.runs import finish
-from trainables.embedding_transfer import METRICS, Config, stage_graph
+from trainables.embedding_transfer import METRICS, Config
 
 TRAIN = {"max_steps": 3, "batch_tokens": 800, "warmup_steps": 1, "peak_lr": 0.01}
 BASE = {
@@ -36,7 +37,7 @@ TABLE = "target_embedding.table.weight"
 
 def run(store, method, sides="decoder"):
     config = Config(**BASE, transfer={"method": method, "sides": sides})
-    record, at = finish(store, stage_graph(config, seed=1, splits=("dev",)), config, METRICS)
+    record, at = finish(store, graph_of(config), config, METRICS)
     assert {"dev/bleu", "dev/length_saved", "upstream/dev_bleu"} <= set(record.metrics)
     return at
 

@@ -12,6 +12,7 @@ from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.training.models import read_model
 from nlgraft.vocab.transfer_plan import Provenance, TransferPlan
 from tests.tensors import differing
+from tests.unit.embedding_transfer.bert_configs import states
 from tests.unit.stages.runs import finish
 from trainables.embedding_transfer import METRICS, Config, stage_graph
 
@@ -74,7 +75,7 @@ def test_the_same_trial_gives_the_same_numbers(store, tmp_path):
 
 def models(store, method, **changes):
     _, at = run(store, method, splits=("dev",), **changes)
-    before, after = (read_model(at(name)).state_dict() for name in ("upstream", "transfer"))
+    before, after = states(at, "upstream", "transfer")
     return at, before, after
 
 
@@ -145,7 +146,7 @@ def test_new_rows_learn_first(store, monkeypatch, sides, has_bias, changes):
     transfer = {"method": "avg_eg", "sides": sides, "new_rows_first_steps": 4}
     decays = {"downstream": {"train": {"weight_decay": 0.1, "average_last": 1}}}
     _, at = run(store, "avg_eg", splits=("dev",), transfer=transfer, **decays, **changes)
-    before, after = (read_model(at(name)).state_dict() for name in ("transfer", "finetuned"))
+    before, after = states(at, "transfer", "finetuned")
     names = {
         "encoder": {"source_embedding.table.weight"},
         "decoder": {"target_embedding.table.weight", "output_projection.weight", "output_projection.bias"},
@@ -169,7 +170,7 @@ def test_new_rows_learn_first(store, monkeypatch, sides, has_bias, changes):
 def test_then_all_rows_learn(store):
     transfer = {"method": "avg_eg", "new_rows_first_steps": 3}
     _, at = run(store, "avg_eg", splits=("dev",), transfer=transfer)
-    before, after = (read_model(at(name)).state_dict() for name in ("transfer", "finetuned"))
+    before, after = states(at, "transfer", "finetuned")
     assert differing(before, after) == before.keys()
 
 

@@ -7,8 +7,8 @@ import torch
 from nlgraft.stages.run.text_stages import read_encoded
 from nlgraft.text.corpora import read_corpus
 from nlgraft.training.models import read_model
-from tests.unit.stages.runs import finish
-from trainables.embedding_transfer import METRICS, Config, stage_graph
+from tests.unit.embedding_transfer.bert_configs import graph_of, run, states
+from trainables.embedding_transfer import Config
 
 TRAIN = {"max_steps": 4, "batch_tokens": 800, "warmup_steps": 1, "peak_lr": 0.01}
 BASE = {
@@ -57,10 +57,6 @@ def configured(objective, method="patt_eg", sides="decoder", tying="decoder", **
     )
 
 
-def run(store, config):
-    return finish(store, stage_graph(config, seed=1, splits=("dev",)), config, METRICS)
-
-
 @pytest.mark.parametrize(
     ("objective", "sides"), [("denoising", "decoder"), ("denoising", "both"), ("masked_tokens", "encoder")]
 )
@@ -69,7 +65,7 @@ def test_a_pretrained_model_of_text_gets_a_new_vocabulary(store, objective, side
     record, at = run(store, configured(objective, "patt_eg", sides, tying))
     assert record.metrics["generator/parameters"] == 6 * 16
     assert "upstream/dev_bleu" not in record.metrics
-    before, after = (read_model(at(name)).state_dict() for name in ("upstream", "transfer"))
+    before, after = states(at, "upstream", "transfer")
     parts = {"encoder": ("source_embedding",), "decoder": ("target_embedding", "output_projection")}
     gone = tuple(name for side in parts if sides in (side, "both") for name in parts[side])
     assert all(torch.equal(before[n], after[n]) for n in before if not n.startswith(gone))
@@ -102,7 +98,7 @@ def test_a_model_without_pretraining_has_the_upstream_vocabulary(store):
 
 
 def stage_of(name, *arguments, **changes):
-    return stage_graph(configured(*arguments, **changes), seed=1, splits=("dev",)).find(name)
+    return graph_of(configured(*arguments, **changes)).find(name)
 
 
 def test_arms_of_a_pretrained_text_model_share_it():
@@ -114,7 +110,7 @@ def test_arms_of_a_pretrained_text_model_share_it():
         assert len({pretraining.fingerprint for pretraining in stages.values()}) == 1
     text = stage_of("upstream_text", "denoising")
     assert text == stage_of("upstream_text", "masked_tokens")
-    pairs = stage_graph(Config(data=BASE["data"]), seed=1, splits=("dev",)).find("upstream_corpus")
+    pairs = graph_of(Config(data=BASE["data"])).find("upstream_corpus")
     assert text.config["content"] == pairs.config["content"]
     assert text != pairs, "the same corpus read as text is another artifact"
     assert stage_of("upstream", "denoising") != stage_of("upstream", "masked_tokens")

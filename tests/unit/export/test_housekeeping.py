@@ -37,8 +37,8 @@ def stored(place):
 def finished(tmp_path_factory):
     """A store with two studies of one seed, which share text, tokenizer and the cell with one source."""
     place = tmp_path_factory.mktemp("finished") / "store"
-    for levels in (["first", "both"], ["first", "second"]):
-        run_all(of(place, levels))
+    for other in ("both", "second"):
+        run_all(of(place, other))
     return place
 
 
@@ -48,14 +48,14 @@ def place(finished, tmp_path):
     return Path(shutil.copytree(finished, tmp_path / "store"))
 
 
-def of(place, levels):
-    factor = {"target": "read", "levels": levels, "baseline": "first"}
-    document = {**DOCUMENT, "name": levels[1], "seeds": [1], "factors": {"read": factor}}
+def of(place, other):
+    factor = {"target": "read", "levels": ["first", other], "baseline": "first"}
+    document = {**DOCUMENT, "name": other, "seeds": [1], "factors": {"read": factor}}
     return Study.from_dict({**document, "storage": {"path": str(place)}})
 
 
 def test_ls_shows_state_size_and_registration(place):
-    nlgraft.register(of(place, ["first", "both"]))
+    nlgraft.register(of(place, "both"))
     rows = json_of("ls", "--storage", place, "--json")
     assert [(row["study"], row["state"], row["is_registered"]) for row in rows] == [
         ("both", "2 finished", True),
@@ -65,7 +65,7 @@ def test_ls_shows_state_size_and_registration(place):
         path.name: sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
         for path in (place / "artifacts").glob("*/*")
     }
-    both, second = (fingerprints(of(place, ["first", other])) for other in ("both", "second"))
+    both, second = (fingerprints(of(place, other)) for other in ("both", "second"))
     assert rows[0]["bytes"] == sum(on_disk[fingerprint] for fingerprint in both)
     assert rows[0]["own_bytes"] == sum(on_disk[fingerprint] for fingerprint in both - second)
     assert 0 < rows[0]["own_bytes"] < rows[0]["bytes"]
@@ -74,7 +74,7 @@ def test_ls_shows_state_size_and_registration(place):
 
 
 def test_rm_shows_first_and_leaves_what_others_need(place):
-    both, second = of(place, ["first", "both"]), of(place, ["first", "second"])
+    both, second = of(place, "both"), of(place, "second")
     expected = nlgraft.load(second).render("csv")
     assert "--yes removes them" in invoke("rm", "both", "--storage", place).stderr
     assert stored(place) == fingerprints(both) | fingerprints(second)
@@ -87,7 +87,7 @@ def test_rm_shows_first_and_leaves_what_others_need(place):
 
 
 def test_gc_takes_what_nothing_needs_and_asks_for_more_by_name(place):
-    both, second = of(place, ["first", "both"]), of(place, ["first", "second"])
+    both, second = of(place, "both"), of(place, "second")
     assert "0 entries" in invoke("gc", "--storage", place).stderr
     wrong = invoke("rm", "bth", "--forget", "--yes", "--storage", place, code=2)
     assert "bth: was not run on" in wrong.stderr
@@ -111,7 +111,6 @@ def test_gc_takes_what_nothing_needs_and_asks_for_more_by_name(place):
 def test_gc_removes_nothing_while_something_runs_or_is_unreadable(place):
     store = ArtifactStore.open(place)
     lease = store.leases.acquire("f" * 64)
-    assert lease is not None
     assert "try again when nothing runs" in invoke("gc", "--storage", place, "--yes", code=4).stderr
     lease.release()
     for path in (place / "records" / "definitions").glob("*.json"):
@@ -130,8 +129,8 @@ def tree(place):
 @pytest.mark.parametrize("is_marked", [True, False])
 def test_files_of_others_in_the_directory_of_a_store_stay(place, is_marked):
     """Somebody kept models here first. Stores of earlier releases have no marker and are cleaned up still."""
-    both = of(place, ["first", "both"])
-    kept = stored(place) - (fingerprints(both) - fingerprints(of(place, ["first", "second"])))
+    both = of(place, "both")
+    kept = stored(place) - (fingerprints(both) - fingerprints(of(place, "second")))
     if not is_marked:
         (place / MARKER).unlink()
     other_files = [
@@ -186,7 +185,7 @@ def test_what_an_interrupted_proposal_has_computed_is_needed(place):
     """A driver that was killed leaves no record of its search trials; the next run goes on with them."""
     space = {"train.peak_lr": {"type": "float", "low": 0.001, "high": 0.002}}
     search = {"trials": 2, "sampler": {"name": "random"}, "space": space}
-    document = {**of(place, ["first", "both"]).to_dict(), "name": "searched", "search": search}
+    document = {**of(place, "both").to_dict(), "name": "searched", "search": search}
     study = Study.from_dict(document)
     store = ArtifactStore.open(place)
     study.record(store)
@@ -205,7 +204,7 @@ def test_what_an_interrupted_proposal_has_computed_is_needed(place):
 
 
 def test_the_seeds_of_later_looks_belong_to_their_study(place):
-    both, store = of(place, ["first", "both"]), ArtifactStore.open(place)
+    both, store = of(place, "both"), ArtifactStore.open(place)
     cell = cells(both)[0]
     record_granted(both, store, {cell.key: 2})
     graph = resolve_cell(both, cell).graph(both.look_seeds[1])
@@ -226,7 +225,7 @@ def test_diff_shows_settings_data_and_results(place):
     assert ["factors.read.levels", '["first","both"]', '["first","second"]'] in diff["settings"]
     assert diff["data"] == []
     by_name = {name: (before, after) for name, before, after in diff["results"]}
-    loss = nlgraft.load(of(place, ["first", "both"])).cell("both").mean("dev/loss")
+    loss = nlgraft.load(of(place, "both")).cell("both").mean("dev/loss")
     assert by_name["dev/loss, read=both"] == (f"{loss:.4g} (n 1)", "")
     before, after = (
         by_name["dev/loss, baseline"] if "dev/loss, baseline" in by_name else by_name["dev/loss, read=first"]

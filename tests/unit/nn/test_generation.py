@@ -29,11 +29,16 @@ def search(model, sources=SOURCES, **settings):
     return beam_search(model, [Tokens.from_lists(sources)], config=GenerationConfig(**settings))
 
 
-def score(model, source, ids):
-    """Log-probability of ids + end by one full pass."""
+def log_probabilities(model, source, ids):
+    """Of every token behind the begin and behind each of the ids."""
     target = Tokens.from_lists([[2, *ids]])
     hidden = model(Batch([Tokens.from_lists([source])], target, target.ids))
-    logs = model.logits(hidden)[0].log_softmax(-1)
+    return model.logits(hidden)[0].log_softmax(-1)
+
+
+def score(model, source, ids):
+    """Log-probability of ids + end by one full pass."""
+    logs = log_probabilities(model, source, ids)
     return sum(float(logs[step, token]) for step, token in enumerate([*ids, 3]))
 
 
@@ -43,9 +48,7 @@ def slow_beam(model, source, config, limit):
     for step in range(limit + 1):
         candidates = []
         for ids, log in live:
-            target = Tokens.from_lists([[2, *ids]])
-            hidden = model(Batch([Tokens.from_lists([source])], target, target.ids))
-            logs = model.logits(hidden[0, -1]).log_softmax(-1)
+            logs = log_probabilities(model, source, ids)[-1]
             allowed = [t for t in range(len(logs)) if t != 0]
             if step < config.min_length:
                 allowed.remove(3)

@@ -2,8 +2,6 @@
 
 import errno
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -110,7 +108,7 @@ def test_abandoned_things_are_removed(store, tmp_path):
         "[store.checkpoints(number(n)).save(1, lambda p: (p / 's.json').write_text('1')) for n in (1, 5)]; "
         "os._exit(9)"
     )
-    subprocess.run([sys.executable, "-c", code, store.uri], check=False)
+    python("-c", code, store.uri, code=9)
     assert len(list(tmp_path.glob("store/tmp/[!.]*"))) == 1
     publish(store)  # whoever begins to write cleans up as well, as on hosts that have no driver
     assert not list(tmp_path.glob("store/tmp/[!.]*"))

@@ -25,6 +25,7 @@ from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.text.tokenizer_config import TokenizerConfig
 from nlgraft.training.models import read_encoder, read_model
 from nlgraft.training.train_config import Side, SmoothedTrainConfig, View
+from tests.tensors import differing
 from tests.unit.stages.runs import artifact, decisions, run
 
 DATA = ConlangConfig(corpus="conlang", task="translation", train=40, dev=6, test=4)
@@ -64,13 +65,25 @@ def context_of(checkpoint, **settings):
     return ContextConfig(encoder=HuggingFaceEncoderConfig(checkpoint=str(checkpoint)), **settings)
 
 
+def text_of(encoder=None, **settings):
+    """The corpus in the tokens of the translator, and of a checkpoint beside them."""
+    corpus = pieces.corpus("bitext", DATA)
+    tokenizers = pieces.tokenizers("bitext", TokenizerConfig(vocab_size=150), {"bitext": corpus})
+    if encoder is None:
+        return pieces.encode("bitext", corpus, tokenizers)
+    tokenizers[SIDE.stream] = context_graph.released_tokenizer("prlm", encoder)
+    return pieces.encode("bitext", corpus, tokenizers, streams={SIDE.stream: "source 0"}, **settings)
+
+
+def scored_by_bleu(trained, text, view, decode=DECODE):
+    decoding = DecodingSettings(decode=decode, view=view)
+    return StageGraph(pieces.scores(trained, text, ("test",), decoding, ScoreConfig(metrics=("bleu",))))
+
+
 def fused(checkpoint, context=None, *, is_stored, merge="sum", scored=False, random_seed=None):
     """A trial: translation with a branch from the checkpoint, whose states are stored or computed live."""
     context = context or context_of(checkpoint)
-    corpus = pieces.corpus("bitext", DATA)
-    tokenizers = pieces.tokenizers("bitext", TokenizerConfig(vocab_size=150), {"bitext": corpus})
-    tokenizers[SIDE.stream] = context_graph.released_tokenizer("prlm", context.encoder)
-    text = pieces.encode("bitext", corpus, tokenizers, streams={SIDE.stream: "source 0"}, max_tokens=30)
+    text = text_of(context.encoder, max_tokens=30)
     encoder = context_graph.released_encoder("prlm", context.encoder)
     if random_seed is not None:
         encoder = context_graph.random_encoder("prlm", encoder, seed=random_seed)
@@ -85,10 +98,7 @@ def fused(checkpoint, context=None, *, is_stored, merge="sum", scored=False, ran
     settings = TrainSettings(train=TRAIN, model=config, view=view)
     contexts = ContextStages({"prlm": encoder}, states)
     trained = pieces.train("trained", text, settings, seed=1, contexts=contexts)
-    if not scored:
-        return StageGraph(trained)
-    decoding = DecodingSettings(decode=DECODE, view=view)
-    return StageGraph(pieces.scores(trained, text, ("test",), decoding, ScoreConfig(metrics=("bleu",))))
+    return scored_by_bleu(trained, text, view) if scored else StageGraph(trained)
 
 
 def test_tokens_are_those_of_transformers(store, checkpoint):
@@ -97,7 +107,7 @@ def test_tokens_are_those_of_transformers(store, checkpoint):
     run(store, graph)
     lines = read_corpus(artifact(store, graph, "bitext_corpus") / "train").sources[0]
     tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
-    stream = read_encoded(artifact(store, graph, "bitext_encoded"), "train").stream(SIDE.stream)
+    stream = stream_of(store, graph, "train")
     assert [row.tolist() for row in stream] == tokenizer([*lines])["input_ids"]
     assert max(stream.lengths) > 32, "max_tokens must not have cut these lines"
     states = FrozenStates(artifact(store, graph, "prlm_states") / "train.safetensors")
@@ -161,9 +171,9 @@ def test_a_trained_model_is_rebuilt_without_its_checkpoint(store, checkpoint, tm
     torch.testing.assert_close(encoded.output.detach(), expected)
     again = artifact(store, graph, "trained") / "contexts" / "prlm" / "model.safetensors"
     assert again.samefile(artifact(store, graph, "prlm_encoder") / again.name), "stored once"
-    own_files = store.manifest(graph.find("trained")).files.values()
-    linked = [again.stat().st_size, again.with_name("config.json").stat().st_size]
-    assert store.manifest(graph.find("trained")).bytes == sum(f.bytes for f in own_files) - sum(linked)
+    manifest = store.manifest(graph.find("trained"))
+    linked = again.stat().st_size + again.with_name("config.json").stat().st_size
+    assert manifest.bytes == sum(file.bytes for file in manifest.files.values()) - linked
 
 
 def test_a_finetuned_encoder_is_in_the_trained_model(store, checkpoint):
@@ -174,7 +184,7 @@ def test_a_finetuned_encoder_is_in_the_trained_model(store, checkpoint):
     assert record.metrics["parameters/trained"] > frozen.metrics["parameters/trained"]
     encoder = read_model(artifact(store, graph, "trained")).contexts["prlm"].encoder
     before = read_encoder(artifact(store, graph, "prlm_encoder")).state_dict()
-    changed = [name for name, tensor in encoder.state_dict().items() if not torch.equal(tensor, before[name])]
+    changed = differing(encoder, before)
     assert changed
     assert not [name for name in changed if ".layer.1." in name], "the state before the last layer is read"
 
@@ -205,9 +215,7 @@ def test_a_checkpoint_that_cannot_be_read_is_named(tmp_path):
 @pytest.mark.parametrize("kind", ["bi_lm", "uni_lm"])
 def test_a_language_model_of_ours_takes_the_place_of_a_table(store, kind, is_centred):
     """SRC-ELMO of the two-tower model, TGT-ELMO of the other, stored and live; decoded from the artifact."""
-    corpus = pieces.corpus("bitext", DATA)
-    tokenizers = pieces.tokenizers("bitext", TokenizerConfig(vocab_size=150), {"bitext": corpus})
-    text = pieces.encode("bitext", corpus, tokenizers)
+    text = text_of()
     is_source = kind == "bi_lm"
     stream = "source 0" if is_source else "target"
     sizes = {"kind": kind, "d_model": 8, "num_layers": 1, "num_heads": 2, "ffn_dim": 8}
@@ -228,20 +236,17 @@ def test_a_language_model_of_ours_takes_the_place_of_a_table(store, kind, is_cen
             states = {stream: context_graph.frozen_states("lm_states", text, context, read, lm)}
         contexts = ContextStages({"lm": lm}, states, means)
         trained = pieces.train("trained", text, settings, seed=1, contexts=contexts)
-        decoding = DecodingSettings(decode=DECODE.model_copy(update={"start_id": 3}), view=view)
-        graph = StageGraph(pieces.scores(trained, text, ("test",), decoding, ScoreConfig(metrics=("bleu",))))
+        graph = scored_by_bleu(trained, text, view, DECODE.model_copy(update={"start_id": 3}))
         record = run(store, graph)
         losses.append(record.metrics["dev/loss"])
         used = read_model(artifact(store, graph, "trained")).named_contexts()["lm"]
         pretrained = read_encoder(artifact(store, graph, "lm")).state_dict()
-        assert all(
-            torch.equal(tensor, pretrained[name]) for name, tensor in used.encoder.state_dict().items()
-        )
+        assert not differing(used.encoder, pretrained)
         if is_centred:
-            rows = read_encoded(artifact(store, graph, "bitext_encoded"), "train").stream(stream)
-            around = ([3], [3]) if is_source else ([3], [])
+            rows = stream_of(store, graph, "train", stream)
+            behind = [3] if is_source else []
             states = [
-                torch.stack(used.encoder(Tokens.from_lists([[*around[0], *row, *around[1]]])).layers)[:, 0]
+                torch.stack(used.encoder(Tokens.from_lists([[3, *row, *behind]])).layers)[:, 0]
                 for row in rows
             ]
             stacked = torch.cat([layers[:, is_source:] for layers in states], dim=1)
@@ -252,24 +257,18 @@ def test_a_language_model_of_ours_takes_the_place_of_a_table(store, kind, is_cen
 def direct(checkpoint):
     """A trial: translation with a checkpoint in place of the source's embeddings."""
     encoder = HuggingFaceEncoderConfig(checkpoint=str(checkpoint))
-    corpus = pieces.corpus("bitext", DATA)
-    tokenizers = pieces.tokenizers("bitext", TokenizerConfig(vocab_size=150), {"bitext": corpus})
-    tokenizers[SIDE.stream] = context_graph.released_tokenizer("prlm", encoder)
-    text = pieces.encode("bitext", corpus, tokenizers, streams={SIDE.stream: "source 0"}, max_tokens=10)
-    contexts = {"prlm": ContextConfig(encoder=HuggingFaceEncoderConfig(), is_frozen=True)}
+    text = text_of(encoder, max_tokens=10)
+    contexts = {"prlm": ContextConfig(encoder=HuggingFaceEncoderConfig())}
     model = TransformerConfig(**SIZES, contexts=contexts, source_context="prlm", tying="decoder")
-    settings, view = (
-        TrainSettings(train=TRAIN, model=model, view=View(sources=(SIDE,))),
-        View(sources=(SIDE,)),
-    )
+    view = View(sources=(SIDE,))
+    settings = TrainSettings(train=TRAIN, model=model, view=view)
     stages = ContextStages({"prlm": context_graph.released_encoder("prlm", encoder)})
     trained = pieces.train("trained", text, settings, seed=1, contexts=stages)
-    decoding = DecodingSettings(decode=DECODE, view=view)
-    return StageGraph(pieces.scores(trained, text, ("test",), decoding, ScoreConfig(metrics=("bleu",))))
+    return scored_by_bleu(trained, text, view)
 
 
-def lengths(store, graph, split):
-    return read_encoded(artifact(store, graph, "bitext_encoded"), split).stream(SIDE.stream).lengths
+def stream_of(store, graph, split, name=SIDE.stream):
+    return read_encoded(artifact(store, graph, "bitext_encoded"), split).stream(name)
 
 
 def test_text_beyond_the_positions_of_an_encoder_in_place_of_embeddings_is_refused_before_a_step(
@@ -278,7 +277,7 @@ def test_text_beyond_the_positions_of_an_encoder_in_place_of_embeddings_is_refus
     """Also a single sentence of dev; a longer one of test is cut."""
     graph = direct(checkpoint)
     assert "test/bleu" in run(store, graph).metrics
-    longest = max(int(lengths(store, graph, split).max()) for split in ("train", "dev"))
+    longest = max(int(stream_of(store, graph, split).lengths.max()) for split in ("train", "dev"))
     small = shutil.copytree(checkpoint, tmp_path / "small")
     for room in (longest - 1, longest):
         config = transformers.BertConfig.from_pretrained(small, max_position_embeddings=room)
@@ -301,13 +300,10 @@ def test_a_random_encoder_has_the_architecture_and_nothing_else_of_a_pretrained_
     random, released = (
         read_encoder(artifact(store, graph, name)).state_dict() for name in ("prlm_random", "prlm_encoder")
     )
-    assert {name: tensor.shape for name, tensor in random.items()} == {
-        name: tensor.shape for name, tensor in released.items()
-    }
+    shapes, expected = ({k: v.shape for k, v in state.items()} for state in (random, released))
+    assert shapes == expected
     weight = "model.encoder.layer.0.output.dense.weight"
-    assert (
-        abs(float(torch.corrcoef(torch.stack([random[weight].flatten(), released[weight].flatten()]))[0, 1]))
-        < 0.3
-    )
+    both = torch.stack([random[weight].flatten(), released[weight].flatten()])
+    assert abs(torch.corrcoef(both)[0, 1]) < 0.3
     trained = read_model(artifact(store, graph, "trained")).contexts["prlm"].encoder.state_dict()
     assert torch.equal(trained[weight], random[weight])

@@ -207,6 +207,12 @@ def test_what_a_score_depends_on_is_in_its_identity(make_study, tmp_path):
     assert identity(unit="points") == identity()
 
 
+def check_refusal(study, message):
+    with pytest.raises((DataError, StudyError), match=r"score\.learned\.mine") as refused:
+        check_cells(study, cells(study))
+    assert message in str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("path", "message"),
     [
@@ -221,10 +227,7 @@ def test_a_metric_that_cannot_be_imported_is_refused_before_anything_runs(
 ):
     (tmp_path / "needs_comet.py").write_text("import comet_that_is_missing\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    study = make_study({"mine": {"metric": path}})
-    with pytest.raises((DataError, StudyError), match=r"score\.learned\.mine") as refused:
-        check_cells(study, cells(study))
-    assert message in str(refused.value)
+    check_refusal(make_study({"mine": {"metric": path}}), message)
 
 
 @pytest.mark.parametrize(
@@ -240,10 +243,7 @@ def test_a_metric_that_cannot_be_imported_is_refused_before_anything_runs(
 )
 def test_a_program_that_is_not_there_is_refused_before_anything_runs(options, message, make_study):
     program = {"metric": "nlgraft.evaluation.learned_metric:Program", "options": options}
-    study = make_study({"mine": program})
-    with pytest.raises((DataError, StudyError), match=r"score\.learned\.mine") as refused:
-        check_cells(study, cells(study))
-    assert message in str(refused.value)
+    check_refusal(make_study({"mine": program}), message)
 
 
 def test_the_weights_of_a_metric_need_no_config_of_transformers(make_study, tmp_path):

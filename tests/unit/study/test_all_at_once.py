@@ -38,6 +38,10 @@ def files(*sources, target):
     }
 
 
+PAIRS = files("en", target="de")
+TRIPLES = files("en", "fr", target="de")
+
+
 def study(system, data, base):
     return {
         "name": "mine",
@@ -56,7 +60,7 @@ def problems_of(document):
 
 
 def test_a_wrong_key_value_and_consistency_are_told_together(place):
-    data = {"task": files("en", "fr", target="de"), "languages": ["en", "fr", "de"]}
+    data = {"task": TRIPLES, "languages": ["en", "fr", "de"]}
     base = {"model": {"preset": "tinny", "dropout": 2}, "tokenizer": {"size": 9}, "upstream": {}}
     text = problems_of(study("multi_source", data, base))
     assert "unknown key 'size'" in text
@@ -67,7 +71,7 @@ def test_a_wrong_key_value_and_consistency_are_told_together(place):
 
 
 def test_the_rule_of_a_part_hides_no_rule_of_the_whole(place):
-    data = {"task": files("en", "fr", target="de"), "languages": ["en", "de"]}
+    data = {"task": TRIPLES, "languages": ["en", "de"]}
     text = problems_of(study("multi_source", data, {}))
     assert "the task has 2 sources and a target" in text
     assert "single_source and multi_source are both null: nothing is finetuned" in text
@@ -75,7 +79,7 @@ def test_the_rule_of_a_part_hides_no_rule_of_the_whole(place):
 
 def test_a_rule_about_a_refused_value_is_not_made_up(place):
     """`multi_source` counts as null where its value is no mapping; that it is missing would be wrong."""
-    data = {"task": files("en", "fr", target="de"), "languages": ["en", "fr", "de"]}
+    data = {"task": TRIPLES, "languages": ["en", "fr", "de"]}
     text = problems_of(study("multi_source", data, {"multi_source": 5}))
     assert "base.multi_source: expected" in text
     assert "without multi_source" not in text
@@ -84,7 +88,7 @@ def test_a_rule_about_a_refused_value_is_not_made_up(place):
 
 def test_a_refused_value_does_not_undo_what_its_neighbours_imply(place):
     """Batches in characters have none in tokens; `independent` inherits them from `downstream.train`."""
-    data = {"upstream": files("en", target="de"), "downstream": files("en", target="de")}
+    data = {"upstream": PAIRS, "downstream": PAIRS}
     train = {"batch_characters": 4000, "peak_lr": "fast"}
     text = problems_of(study("embedding_transfer", data, {"downstream": {"train": train}}))
     assert "base.downstream.train.peak_lr: expected float > 0, got the text 'fast'" in text
@@ -92,7 +96,7 @@ def test_a_refused_value_does_not_undo_what_its_neighbours_imply(place):
 
 
 def test_a_system_without_its_package_hides_nothing_else(place):
-    document = study("multi_source", {"task": files("en", target="de"), "languages": ["en", "de"]}, {})
+    document = study("multi_source", {"task": PAIRS, "languages": ["en", "de"]}, {})
     text = problems_of({**document, "system": "multi_source", "base": {"trian": {}}})
     assert "Did you mean 'trainables.multi_source'?" in text
     assert "unknown key 'trian'" in text
@@ -111,7 +115,7 @@ def transfer(upstream, downstream):
 
 
 def test_validate_names_the_problems_of_all_files_of_all_corpora(place):
-    upstream, downstream = files("en", target="de"), files("en", target="de")
+    upstream, downstream = PAIRS, PAIRS
     upstream["dev"]["target"] = "none.de"
     upstream["test"] = {"sources": "no.en", "target": "no.de"}
     downstream["train"]["target"] = "dev.de"
@@ -122,16 +126,16 @@ def test_validate_names_the_problems_of_all_files_of_all_corpora(place):
 
 
 def test_validate_tells_languages_that_are_the_other_way_round(place):
-    right = validated(transfer(files("en", target="de"), files("en", target="de")))
+    right = validated(transfer(PAIRS, PAIRS))
     assert "looks like the target" not in right.output
-    wrong = validated(transfer(files("en", target="de"), files("de", target="en")))
+    wrong = validated(transfer(PAIRS, files("de", target="en")))
     assert "downstream_corpus: train: its source looks like the target of upstream_corpus" in wrong.output
     assert "downstream_corpus: dev" not in wrong.output  # the corpus agrees with itself
-    mixed = files("en", target="de")
+    mixed = PAIRS
     mixed["dev"] = {"sources": "dev.de", "target": "dev.en"}
-    done = validated(transfer(files("en", target="de"), mixed))
+    done = validated(transfer(PAIRS, mixed))
     assert "downstream_corpus: dev: its source looks like the target of downstream_corpus" in done.output
-    other = validated(transfer(files("en", target="de"), files("fr", target="de")))
+    other = validated(transfer(PAIRS, files("fr", target="de")))
     assert "looks like the target" not in other.output  # another language is no swap
 
 

@@ -1,6 +1,4 @@
 import hashlib
-import subprocess
-import sys
 from typing import Annotated
 
 import pytest
@@ -20,6 +18,7 @@ from nlgraft.text.corpus_config import (
     word_tokens,
 )
 from nlgraft.text.tokenizer_config import LearnedTokenizerConfig
+from tests.processes import python
 
 config_of = TypeAdapter(CorpusConfig).validate_python
 
@@ -177,5 +176,4 @@ def test_reading_a_config_imports_nothing_heavy():
         "import sys, nlgraft.text.corpus_config\n"
         "print([m for m in ('torch', 'numpy', 'sentencepiece', 'sacrebleu', 'datasets') if m in sys.modules])"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout.strip() == "[]"
+    assert python("-c", code).stdout.strip() == "[]"

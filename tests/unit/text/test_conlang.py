@@ -1,7 +1,5 @@
 import hashlib
 import random
-import subprocess
-import sys
 import typing
 from collections import Counter, defaultdict
 from itertools import product
@@ -21,6 +19,7 @@ from nlgraft.text.conlang.lexicon import (
 )
 from nlgraft.text.conlang.tasks import generate, leave_out, perfect_translations, understood
 from nlgraft.text.corpus_config import ConlangConfig, Task
+from tests.processes import python
 
 TASKS = typing.get_args(Task)
 FAMILY = family(0)
@@ -60,7 +59,7 @@ def test_the_text_is_the_same_in_every_process_and_version():
         "config = ConlangConfig(corpus='conlang', task='multi_source', domain='b', train=300)\n"
         "print(sorted(generate(config, 'train').items()))"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    ran = python("-c", code).stdout
     here = sorted(made(count=300, task="multi_source", domain="b").items())
     assert ran.strip() == str(here)
     assert hashlib.sha256(str(here).encode()).hexdigest()[:16] == "0982b87dd8dcd823"

@@ -1,6 +1,4 @@
 import math
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -22,6 +20,7 @@ from nlgraft.text.tokenizers import (
     required_pieces,
     train_sentencepiece,
 )
+from tests.processes import python
 
 LINES = generate(ConlangConfig(corpus="conlang", train=400, dev=1, test=1), "train")["target"]
 
@@ -112,8 +111,7 @@ def test_another_process_learns_and_samples_the_same(tmp_path):
         "    print(SentencePiece(path).encode(lines[:20], sample_alpha=0.1, seed=5))"
     )
     text = "".join(f"{line}\n" for line in LINES)
-    command = [sys.executable, "-c", code, str(tmp_path)]
-    ran = subprocess.run(command, input=text, text=True, capture_output=True, check=True)
+    ran = python("-c", code, tmp_path, input=text)
     for kind, sampled in zip(("unigram", "bpe"), ran.stdout.splitlines(), strict=True):
         here = trained(tmp_path / f"{kind}-here", kind=kind, max_train_lines=300)
         assert (tmp_path / kind).read_bytes() == here.path.read_bytes()

@@ -1,7 +1,6 @@
 """Tokenizers of masked language models, and lines that remember their words."""
 
 import os
-import subprocess
 import sys
 
 import pytest
@@ -20,6 +19,7 @@ from nlgraft.text.word_tokenizers import (
     learn_tokenizer,
 )
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
+from tests.processes import python
 
 LEARN = """
 import sys
@@ -43,7 +43,7 @@ def test_learning_is_the_same_in_another_process(lines, tmp_path):
     """The library's trainer goes through a hash map; what it learns must not."""
     (tmp_path / "lines").write_text("\n".join(lines), "utf-8")
     environment = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    subprocess.run([sys.executable, "-c", LEARN], check=True, cwd=tmp_path, env=environment)
+    python("-c", LEARN, cwd=tmp_path, env=environment)
     for kind in ("wordpiece", "unigram", "bpe"):
         (tmp_path / "here" / kind).mkdir(parents=True)
         learn_tokenizer(lines, WordTokenizerConfig(kind=kind, vocab_size=150), tmp_path / "here" / kind)

@@ -10,6 +10,7 @@ from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import TrialRecord
 from nlgraft.tracking.mlflow_tracker import MlflowTracker
+from tests.unit.tracking.runs import run_study
 
 
 @dataclass(frozen=True)
@@ -163,3 +164,12 @@ def open_tracker(uri, toy):
     yield open_one
     for tracker in opened:
         tracker.close()
+
+
+@pytest.fixture
+def reported(open_tracker, toy, store, tmp_path):
+    """The closed tracker of a study that is reported whole."""
+    tracker = open_tracker()
+    run_study(tracker, toy, store, tmp_path / "reports")
+    assert tracker.close() == 0
+    return tracker

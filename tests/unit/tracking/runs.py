@@ -42,5 +42,10 @@ def run_study(tracker, toy, store, report):
     tracker.finish_study(toy.result(), "| cell | bleu |", report)
 
 
+def end_trials(tracker, toy, store, **options):
+    for trial in toy.trials:
+        tracker.trial_ended(trial, toy.record(trial), store, **options)
+
+
 def artifact_names(client, run, path=None):
     return {entry.path for entry in client.list_artifacts(run.info.run_id, path)}

@@ -15,17 +15,12 @@ from tests.unit.tracking.runs import (
     CELLS,
     NESTED,
     artifact_names,
-    run_study,
     runs_by_name,
 )
 
 
-def test_cells_stand_first_with_results_on_every_level(open_tracker, client, toy, store, tmp_path):
+def test_cells_stand_first_with_results_on_every_level(client, reported):
     """Cells lie below no run, the baseline leads, and the cell run carries the comparison."""
-    tracker = open_tracker()
-    run_study(tracker, toy, store, tmp_path / "reports")
-    assert tracker.close() == 0
-
     runs = runs_by_name(client)
     assert len(runs) == 1 + 2 + 4
     assert {run.info.status for run in runs.values()} == {"FINISHED"}
@@ -95,10 +90,7 @@ def test_cells_in_an_experiment_of_several_studies_carry_the_name_of_theirs(open
     assert set(runs_by_name(client, "all")) == {"demo", "demo: baseline", "demo: arm=avg_eg"}
 
 
-def test_tags_data_sets_and_artifacts_of_a_trial(open_tracker, client, toy, store, tmp_path):
-    tracker = open_tracker()
-    run_study(tracker, toy, store, tmp_path / "reports")
-    tracker.close()
+def test_tags_data_sets_and_artifacts_of_a_trial(client, toy, reported, tmp_path):
     runs = runs_by_name(client)
     study, trial = runs["demo"], runs["arm=avg_eg, seed 2"]
     expected = {

@@ -6,19 +6,15 @@ from nlgraft.tracking import backend
 from nlgraft.tracking.check import check_runs
 from nlgraft.tracking.layout import StudyLayout
 from tests.processes import wait_until
-from tests.unit.tracking.runs import NESTED, run_study, runs_by_name, snapshot
+from tests.unit.tracking.runs import NESTED, end_trials, runs_by_name, snapshot
 
 
-def test_reporting_a_finished_study_again_changes_nothing(open_tracker, client, toy, store, tmp_path):
+def test_reporting_a_finished_study_again_changes_nothing(open_tracker, client, toy, store, reported):
     """design.md §8: reporting again after a crash changes nothing."""
-    tracker = open_tracker()
-    run_study(tracker, toy, store, tmp_path / "reports")
-    tracker.close()
     before = snapshot(client)
     for _ in range(2):
         tracker = open_tracker()
-        for trial in toy.trials:
-            tracker.trial_ended(trial, toy.record(trial), store)
+        end_trials(tracker, toy, store)
         tracker.finish_study(toy.result(), "| cell | bleu |")
         tracker.close()
     after = snapshot(client)
@@ -76,21 +72,17 @@ def test_a_short_trial_takes_four_requests_beside_its_files_and_a_written_one_no
     calls.clear()
     monkeypatch.setattr(StudyLayout, "_ended", lambda *_: pytest.fail("built though it is written"))
     tracker = open_tracker()
-    for trial in toy.trials:
-        tracker.trial_ended(trial, toy.record(trial), store)
+    end_trials(tracker, toy, store)
     assert tracker.close() == 0
     assert not [name for name, first in calls if first in written]
     assert [name for name, _ in calls].count("create_run") == 0
 
 
 def test_a_complete_study_is_recognised_without_reading_its_trials(
-    open_tracker, client, toy, store, tmp_path, monkeypatch
+    open_tracker, client, toy, store, reported, monkeypatch
 ):
     """Reading 10,000 runs takes as long as all else that a second run does."""
     monkeypatch.setattr(backend, "_MAX_READ", 0)
-    tracker = open_tracker()
-    run_study(tracker, toy, store, tmp_path / "reports")
-    tracker.close()
     before = snapshot(client)
 
     def run_again():
@@ -105,8 +97,7 @@ def test_a_complete_study_is_recognised_without_reading_its_trials(
         with monkeypatch.context() as patch:
             patch.setattr(type(client), "search_runs", search_and_note)
             tracker = open_tracker()
-            for trial in toy.trials:
-                tracker.trial_ended(trial, toy.record(trial), store, is_reused=True)
+            end_trials(tracker, toy, store, is_reused=True)
             tracker.finish_study(toy.result(), "| cell | bleu |")
             assert tracker.close() == 0
         return [name for name in read if ", seed" in name]
@@ -125,12 +116,9 @@ def test_a_complete_study_is_recognised_without_reading_its_trials(
 
 @pytest.mark.parametrize("damage", ["purge", "digest", "FAILED"])
 def test_what_a_person_damaged_in_a_complete_study_is_repaired(
-    open_tracker, client, uri, toy, store, tmp_path, damage
+    open_tracker, client, uri, toy, store, reported, damage
 ):
-    tracker = open_tracker()
-    run_study(tracker, toy, store, tmp_path / "reports")
-    tracker.close()
-    entries = [tracker._layout.trial_end(trial, toy.record(trial)) for trial in toy.trials]
+    entries = [reported._layout.trial_end(trial, toy.record(trial)) for trial in toy.trials]
 
     def findings():
         return check_runs(uri, "demo", toy.fingerprint, [], entries)
@@ -147,8 +135,7 @@ def test_what_a_person_damaged_in_a_complete_study_is_repaired(
             client.set_tag(run.info.run_id, "nlgraft.digest", "")
     assert len(findings()) == 1
     tracker = open_tracker()
-    for trial in toy.trials:
-        tracker.trial_ended(trial, toy.record(trial), store, is_reused=True)
+    end_trials(tracker, toy, store, is_reused=True)
     tracker.close()
     assert findings() == []
 
@@ -191,14 +178,10 @@ def test_a_trial_that_was_written_in_part_is_completed_by_the_next_driver(
     assert run.data.params["train.max_steps"] == "20"
 
 
-def test_records_alone_give_the_same_runs_as_live_reports(open_tracker, client, toy, store, tmp_path):
-    tracker = open_tracker()
-    run_study(tracker, toy, store, tmp_path / "reports")
-    tracker.close()
+def test_records_alone_give_the_same_runs_as_live_reports(open_tracker, client, toy, store, reported):
     live = snapshot(client)
     tracker = open_tracker(experiment="again")
-    for trial in toy.trials:
-        tracker.trial_ended(trial, toy.record(trial), store)
+    end_trials(tracker, toy, store)
     tracker.finish_study(toy.result(), "| cell | bleu |")
     tracker.close()
     replayed = {name.removeprefix("demo: "): run for name, run in snapshot(client, "again").items()}

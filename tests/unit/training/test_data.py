@@ -25,13 +25,17 @@ def encoded():
     )
 
 
+def batch_of(view, rows, corpus=None):
+    """The batch of some examples in the first epoch."""
+    return Seq2SeqData(corpus or encoded(), view, batch_tokens=100).batch(np.array(rows), 0)
+
+
 def rows_of(tokens):
     return [ids[valid].tolist() for ids, valid in zip(tokens.ids, tokens.valid, strict=True)]
 
 
 def test_batch_by_hand():
-    data = Seq2SeqData(encoded(), View(), batch_tokens=100)
-    batch = data.batch(np.array([2, 0]), 0)
+    batch = batch_of(View(), [2, 0])
     assert batch.sources[0].ids.tolist() == [[8, 9, 10, 5, 3], [5, 6, 3, 0, 0]]
     assert batch.target_input.ids.tolist() == [[2, 0, 0, 0], [2, 7, 8, 9]]
     assert batch.target_output.tolist() == [[3, 0, 0, 0], [7, 8, 9, 3]]
@@ -46,26 +50,24 @@ def test_language_ids_go_where_mbart_wants_them():
         target=Side(stream="target", suffix=(3, 42)),
         target_start=42,
     )
-    batch = Seq2SeqData(encoded(), view, batch_tokens=100).batch(np.array([0]), 0)
+    batch = batch_of(view, [0])
     assert [rows_of(source) for source in batch.sources] == [[[5, 6, 3, 40]], [[6, 3, 41]]]
     assert rows_of(batch.target_input) == [[42, 7, 8, 9, 3]]
     assert batch.target_output.tolist() == [[7, 8, 9, 3, 42]]
 
 
 def test_a_source_that_an_example_lacks_has_no_valid_token():
-    batch = Seq2SeqData(encoded(), View(sources=BOTH), batch_tokens=100).batch(np.array([1]), 0)
+    batch = batch_of(View(sources=BOTH), [1])
     assert rows_of(batch.sources[1]) == [[]]
     assert batch.sources[1].ids.shape == (1, 1)
     alone = View(sources=(Side(stream="source 1"),))
-    assert rows_of(Seq2SeqData(encoded(), alone, batch_tokens=100).batch(np.array([1]), 0).sources[0]) == [
-        [3]
-    ]
+    assert rows_of(batch_of(alone, [1]).sources[0]) == [[3]]
 
 
 def test_contexts_have_their_own_tokenisation():
     streams = {**encoded().streams, "context bert": Ragged.of([[70], [71, 72], [73]])}
     view = View(contexts={"bert": Side(stream="context bert", prefix=(101,), suffix=(102,))})
-    batch = Seq2SeqData(Encoded(streams), view, batch_tokens=100).batch(np.array([1, 0]), 0)
+    batch = batch_of(view, [1, 0], Encoded(streams))
     assert rows_of(batch.contexts["bert"]) == [[101, 71, 72, 102], [101, 70, 102]]
 
 
@@ -160,11 +162,8 @@ def test_sampled_streams_are_segmented_anew_each_epoch():
 def test_encoded_round_trip_and_errors(tmp_path):
     encoded().write(tmp_path / "train.safetensors")
     again = Encoded.read(tmp_path / "train.safetensors")
-    assert {role: [ids.tolist() for ids in stream] for role, stream in again.streams.items()} == {
-        "source 0": SOURCES,
-        "source 1": SECOND,
-        "target": TARGETS,
-    }
+    expected = {"source 0": SOURCES, "source 1": SECOND, "target": TARGETS}
+    assert {role: lists(stream) for role, stream in again.streams.items()} == expected
     with pytest.raises(StoreError, match="no encoded corpus"):
         Encoded.read(tmp_path / "nothing.safetensors")
     save_file({"a/values": np.zeros(1, np.int32)}, tmp_path / "half.safetensors")
@@ -203,9 +202,8 @@ def test_batches_of_mapped_text_are_those_of_text_in_memory(tmp_path):
     data = Seq2SeqData(Encoded.read(tmp_path / "train"), view, batch_tokens=60, seed=3)
     for rows in data.epoch(1):
         batch = data.batch(rows, 1)
-        for row, ids, start in zip(
-            rows, rows_of(batch.sources[0]), batch.target_input.ids[:, 0].tolist(), strict=True
-        ):
+        starts = batch.target_input.ids[:, 0].tolist()
+        for row, ids, start in zip(rows, rows_of(batch.sources[0]), starts, strict=True):
             drawn = streams[f"source {ids[-2] - 50}"][row][:4].tolist()
             assert ids == [*drawn, 3, ids[-2], 40 + row % 2]
             assert start == 40 + row % 2
@@ -214,11 +212,7 @@ def test_batches_of_mapped_text_are_those_of_text_in_memory(tmp_path):
 
 def test_the_first_examples_of_every_stream():
     two = encoded().first(2)
-    assert [[ids.tolist() for ids in stream] for stream in two.streams.values()] == [
-        SOURCES[:2],
-        SECOND[:2],
-        TARGETS[:2],
-    ]
+    assert [*map(lists, two.streams.values())] == [SOURCES[:2], SECOND[:2], TARGETS[:2]]
     assert len(encoded().first(9)) == 3
 
 
@@ -267,7 +261,7 @@ def test_text_of_several_languages_by_hand():
     text = Encoded({"target": Ragged.of(TARGETS), "language": languages})
     side = Side(stream="target")
     view = View(sources=(side,), target=side, language="language")
-    batch = Seq2SeqData(text, view, batch_tokens=100).batch(np.array([1, 0]), 0)
+    batch = batch_of(view, [1, 0], text)
     assert rows_of(batch.sources[0]) == [[5, 3, 41], [7, 8, 9, 3, 40]]
     assert rows_of(batch.target_input) == [[41, 5], [40, 7, 8, 9]]
     assert batch.target_output.tolist() == [[5, 3, 0, 0], [7, 8, 9, 3]]
@@ -275,4 +269,4 @@ def test_text_of_several_languages_by_hand():
 
 def test_sequences_beside_one_another():
     both = beside(Ragged.of([[1, 2], [], [3]]), Ragged.of([[7], [8], []]))
-    assert [row.tolist() for row in both] == [[1, 2, 7], [8], [3]]
+    assert lists(both) == [[1, 2, 7], [8], [3]]

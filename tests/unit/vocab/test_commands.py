@@ -19,6 +19,11 @@ from tests.tiny_architectures import bert_config
 
 OLD = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "motor", "##cycle", "##s"]
 NEW = ["[CLS]", "[PAD]", "[UNK]", "motorcycle", "motor", "##s"]
+WITHOUT_PADDING = ["[CLS]", "[SEP]", "[UNK]", "motor", "##s"]
+
+
+def write_vocabulary(place, tokens):
+    (place / "vocab.txt").write_text("\n".join(tokens))
 
 
 @pytest.fixture
@@ -29,7 +34,7 @@ def places(tmp_path):
     model.to(torch.bfloat16).save_pretrained(tmp_path / "model")
     for name, tokens in (("model", OLD), ("new", NEW)):
         (tmp_path / name).mkdir(exist_ok=True)
-        (tmp_path / name / "vocab.txt").write_text("\n".join(tokens) + "\n")
+        write_vocabulary(tmp_path / name, tokens)
     (tmp_path / "model" / "modules.json").write_text("[]")
     (tmp_path / "model" / "1_Pooling").mkdir()
     (tmp_path / "model" / "1_Pooling" / "config.json").write_text("{}")
@@ -66,10 +71,10 @@ def test_a_checkpoint_is_written_with_all_that_belongs_to_it(places):
 
 def test_a_plan_for_another_tokenizer_is_refused(places):
     planned(places)
-    (places / "model" / "vocab.txt").write_text("\n".join([*OLD[:5], "##xx", "##s"]))
+    write_vocabulary(places / "model", [*OLD[:5], "##xx", "##s"])
     with pytest.raises(DataError, match=r"id 5 is '##cycle' in the plan and '##xx' in the model's"):
         applied(places)
-    (places / "model" / "vocab.txt").write_text("\n".join(OLD[:6]))
+    write_vocabulary(places / "model", OLD[:6])
     with pytest.raises(DataError, match="has 7 old ids, the model's tokenizer 6"):
         applied(places)
 
@@ -129,7 +134,7 @@ def test_vectors_for_one_table_of_two_are_told(places):
     shutil.rmtree(places / "model")
     untied = GPT2Config(vocab_size=len(OLD), tie_word_embeddings=False, **sizes)
     GPT2LMHeadModel(untied).save_pretrained(places / "model")
-    (places / "model" / "vocab.txt").write_text("\n".join(OLD))
+    write_vocabulary(places / "model", OLD)
     plan = planned(places, method="reconstruction", model=str(places / "model"))
     assert plan.report.norms is not None
     assert any("the untied output table gets the same" in note for note in applied(places).notes)
@@ -137,7 +142,7 @@ def test_vectors_for_one_table_of_two_are_told(places):
 
 def test_a_lost_padding_token_is_reported_and_fails_verification(places):
     """A BERT without a padding token loads and encodes, but no batch of two lengths can be made."""
-    (places / "new" / "vocab.txt").write_text("\n".join(["[CLS]", "[SEP]", "[UNK]", "motor", "##s"]))
+    write_vocabulary(places / "new", WITHOUT_PADDING)
     plan = planned(places, keep_special="none")
     assert plan.to_json()["lost_roles"] == {"pad": "[PAD]"}
     assert plan.report.warnings == [
@@ -153,7 +158,7 @@ def test_a_lost_padding_token_is_reported_and_fails_verification(places):
 
 
 def test_a_lost_padding_token_that_the_configuration_names_is_appended(places):
-    (places / "new" / "vocab.txt").write_text("\n".join(["[CLS]", "[SEP]", "[UNK]", "motor", "##s"]))
+    write_vocabulary(places / "new", WITHOUT_PADDING)
     assert planned(places).report.warnings == []
     applied(places)
     assert all(check.is_good for check in verify_checkpoint(places / "out"))
@@ -161,7 +166,7 @@ def test_a_lost_padding_token_that_the_configuration_names_is_appended(places):
 
 
 def test_a_substituted_role_is_not_lost(places):
-    (places / "new" / "vocab.txt").write_text("\n".join(["<s>", "</s>", "<pad>", "<unk>", "motor"]))
+    write_vocabulary(places / "new", ["<s>", "</s>", "<pad>", "<unk>", "motor"])
     assert planned(places).report.lost_roles == {}
 
 

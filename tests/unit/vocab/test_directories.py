@@ -168,11 +168,15 @@ def make_bert(directory, tokens):
     edit(directory / "tokenizer_config.json", model_max_length=77)
 
 
+def save_beside_a_bert(place):
+    make_bert(place / "old", ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])
+    path = train(place / "new")
+    save_tokenizer(path, load_vocabulary(path), place / "saved")
+
+
 def test_special_tokens_stand_where_the_old_ones_stood(tmp_path):
     """[CLS] a [SEP] b [SEP] becomes <s> a </s> b </s>, segments and longest sentence included."""
-    make_bert(tmp_path / "old", ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])
-    path = train(tmp_path / "new")
-    save_tokenizer(path, load_vocabulary(path), tmp_path / "saved")
+    save_beside_a_bert(tmp_path)
     notes = finish_tokenizer(tmp_path / "saved", tmp_path / "old", {0: 0, 1: 1, 2: 2, 3: 3})
     tokenizer = loaded(tmp_path / "saved")
     both = tokenizer("a", "b")
@@ -187,9 +191,7 @@ def test_special_tokens_stand_where_the_old_ones_stood(tmp_path):
 
 
 def test_special_tokens_without_a_successor_are_told(tmp_path):
-    make_bert(tmp_path / "old", ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])
-    path = train(tmp_path / "new")
-    save_tokenizer(path, load_vocabulary(path), tmp_path / "saved")
+    save_beside_a_bert(tmp_path)
     (note,) = finish_tokenizer(tmp_path / "saved", tmp_path / "old", {3: 3})
     assert "that the new tokenizer lacks: 1" in note
     assert loaded(tmp_path / "saved")("a")["input_ids"][-1] == 3

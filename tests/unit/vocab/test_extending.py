@@ -50,6 +50,11 @@ def opened(place):
     return [tokenizers.Tokenizer.from_file(str(path)) for path in paths]
 
 
+def extended(place, lines, num_tokens, old="old"):
+    (place / "text").write_text("\n".join(lines), "utf-8")
+    return extend(str(place / old), [place / "text"], place / "new", num_tokens=num_tokens)
+
+
 def bpe_tokenizer(directory, lines):
     directory.mkdir()
     learn_tokenizer(lines, WordTokenizerConfig(kind="bpe", vocab_size=250), directory)
@@ -64,8 +69,7 @@ def test_every_new_token_is_reachable_and_old_ids_stay(write_tokenizer, tmp_path
         for domain in "ab"
     ]
     write_tokenizer(tmp_path / "old", lines[0])
-    (tmp_path / "text").write_text("\n".join(lines[1]), "utf-8")
-    done = extend(str(tmp_path / "old"), [tmp_path / "text"], tmp_path / "new", num_tokens=150)
+    done = extended(tmp_path, lines[1], 150)
     assert done.new_size == done.old_size + 150
     assert done.text.new_tokens < 0.9 * done.text.old_tokens
     before, after = opened(tmp_path)
@@ -92,8 +96,7 @@ def test_old_rows_stay_bit_equal(tmp_path):
     torch.manual_seed(0)
     before = qwen3(ids).to(torch.bfloat16)
     before.save_pretrained(tmp_path / "old")
-    (tmp_path / "text").write_text("another language \u00c5ngstr\u00f6m\n" * 3, "utf-8")
-    extend(str(tmp_path / "old"), [tmp_path / "text"], tmp_path / "new", num_tokens=9)
+    extended(tmp_path, ["another language \u00c5ngstr\u00f6m"] * 3, 9)
     assert (tmp_path / "new" / "chat_template.jinja").is_file()
     for method in ("avg", "mean"):
         plan = tmp_path / method / "plan"
@@ -116,8 +119,7 @@ def test_marked_words_are_extended_within_themselves(has_bytes, tmp_path):
     document["model"]["byte_fallback"] = has_bytes
     file.write_text(json.dumps(document), "utf-8")
     text = ["the dog costs 5€ teacher", "a%dog costs 5€ teacher"]
-    (tmp_path / "text").write_text("\n".join(text * 3), "utf-8")
-    done = extend(str(tmp_path / "old"), [tmp_path / "text"], tmp_path / "new", num_tokens=60)
+    done = extended(tmp_path, text * 3, 60)
     before, after = opened(tmp_path)
     made = set(after.get_vocab()) - set(before.get_vocab())
     assert "▁teacher" in made
@@ -130,16 +132,14 @@ def test_marked_words_are_extended_within_themselves(has_bytes, tmp_path):
 def test_a_text_without_marks_or_words_is_refused(tmp_path):
     made = tokenizers.Tokenizer(models.BPE(vocab={"a": 0, " ": 1}, merges=[]))
     made.save(str(tmp_path / "tokenizer.json"))
-    (tmp_path / "text").write_text("a a", "utf-8")
     with pytest.raises(DataError, match="does not separate words"):
-        extend(str(tmp_path / "tokenizer.json"), [tmp_path / "text"], tmp_path / "new", num_tokens=2)
+        extended(tmp_path, ["a a"], 2, "tokenizer.json")
 
 
 def test_a_wordpiece_vocabulary_is_refused(tmp_path):
     learn_tokenizer(["some words of text"] * 3, WordTokenizerConfig(vocab_size=60), tmp_path)
-    (tmp_path / "text").write_text("text", "utf-8")
     with pytest.raises(DataError, match="only BPE whose tokens have no prefix"):
-        extend(str(tmp_path), [tmp_path / "text"], tmp_path / "new", num_tokens=2)
+        extended(tmp_path, ["text"], 2, "")
 
 
 def segmentations(text):
@@ -185,8 +185,7 @@ def test_unigram_gets_pieces_behind_its_own(specials, tmp_path):
     fast.add_special_tokens({"extra_special_tokens": ["<extra_id_0>"]})
     fast.save_pretrained(tmp_path / "old")
     text = [f"{line} zweite Sprache z" for line in OTHER_LINES]
-    (tmp_path / "text").write_text("\n".join(text), "utf-8")
-    done = extend(str(tmp_path / "old"), [tmp_path / "text"], tmp_path / "new", num_tokens=15)
+    done = extended(tmp_path, text, 15)
     assert done.old_size + 10 <= done.new_size <= done.old_size + 15
     assert done.text.new_tokens < 0.7 * done.text.old_tokens
     before, after = opened(tmp_path)

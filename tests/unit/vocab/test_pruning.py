@@ -34,6 +34,11 @@ def lines():
     return [text["train"].sources[0] for text in texts]
 
 
+def pruned(place, lines, old="old", **options):
+    (place / "text").write_text("\n".join(lines), "utf-8")
+    return prune(str(place / old), [place / "text"], place / "new", **options)
+
+
 def learned(kind, lines, directory):
     """A tokenizer of both domains as transformers saves it, special tokens last and around every line."""
     directory.mkdir()
@@ -61,8 +66,7 @@ def learned(kind, lines, directory):
 def test_text_of_kept_tokens_is_encoded_as_before(kind, lines, tmp_path):
     """Surfaces are compared, since ids move; random text covers every way through the merges."""
     before = learned(kind, lines, tmp_path / "old")
-    (tmp_path / "text").write_text("\n".join(lines[0]), "utf-8")
-    done = prune(str(tmp_path / "old"), [tmp_path / "text"], tmp_path / "new")
+    done = pruned(tmp_path, lines[0])
     after = tokenizers.Tokenizer.from_file(str(tmp_path / "new" / "tokenizer.json"))
     assert done.new_size == after.get_vocab_size() < done.old_size
     assert done.text.new_tokens == done.text.old_tokens
@@ -84,8 +88,7 @@ def test_text_of_kept_tokens_is_encoded_as_before(kind, lines, tmp_path):
 
 def test_every_row_of_a_pruned_vocabulary_is_a_copy(lines, tmp_path):
     before = learned("byte-level", lines, tmp_path / "old")
-    (tmp_path / "text").write_text("\n".join(lines[0]), "utf-8")
-    done = prune(str(tmp_path / "old"), [tmp_path / "text"], tmp_path / "new", min_count=3, size=300)
+    done = pruned(tmp_path, lines[0], min_count=3, size=300)
     assert done.new_size <= 300
     assert done.text.new_tokens > done.text.old_tokens
     after = transformers.AutoTokenizer.from_pretrained(tmp_path / "new")
@@ -143,8 +146,7 @@ def test_padding_is_not_counted_and_its_id_follows(lines, tmp_path):
     padded = tokenizers.Tokenizer.from_str(json.dumps(document))
     padded.enable_padding(length=128, pad_id=last, pad_token="<fill>")
     padded.save(str(tmp_path / "tokenizer.json"))
-    (tmp_path / "text").write_text("\n".join(lines[0][:20]), "utf-8")
-    done = prune(str(tmp_path / "tokenizer.json"), [tmp_path / "text"], tmp_path / "new")
+    done = pruned(tmp_path, lines[0][:20], "tokenizer.json")
     after = tokenizers.Tokenizer.from_file(str(tmp_path / "new" / "tokenizer.json"))
     assert (
         done.text.new_tokens

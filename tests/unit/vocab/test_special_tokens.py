@@ -44,6 +44,10 @@ def rows_of(model, tokenizer, tokens):
     return model.get_input_embeddings().weight[tokenizer.convert_tokens_to_ids(tokens)]
 
 
+def exchange_by_spm(place, *options):
+    return exchange(place / "old", train_spm(place / "new", OTHER_LINES), place, *options)
+
+
 def t5_checkpoint(directory):
     directory.mkdir()
     unigram_tokenizer(directory, LINES)
@@ -55,8 +59,7 @@ def t5_checkpoint(directory):
 
 def test_sentinels_of_t5_keep_their_rows(tmp_path):
     t5_checkpoint(tmp_path / "old")
-    new = train_spm(tmp_path / "new", OTHER_LINES)
-    plan, out = exchange(tmp_path / "old", new, tmp_path)
+    plan, out = exchange_by_spm(tmp_path)
     assert json.loads(plan.stdout)["specials"] == {"kept": SENTINELS, "lost": []}
     (before, old), (after, tokenizer) = load(tmp_path / "old"), load(out)
     assert torch.equal(rows_of(before, old, SENTINELS), rows_of(after, tokenizer, SENTINELS))
@@ -69,8 +72,7 @@ def test_sentinels_of_t5_keep_their_rows(tmp_path):
 
 def test_what_is_lost_is_listed(tmp_path):
     t5_checkpoint(tmp_path / "old")
-    new = train_spm(tmp_path / "new", OTHER_LINES)
-    plan, out = exchange(tmp_path / "old", new, tmp_path, "--keep-special", "none")
+    plan, out = exchange_by_spm(tmp_path, "--keep-special", "none")
     assert json.loads(plan.stdout)["specials"] == {"kept": [], "lost": SENTINELS}
     assert f"lacks 3 special tokens of the old one: {', '.join(SENTINELS)}" in plan.stderr
     assert "<extra_id_0>" not in load(out)[1].get_vocab()
@@ -97,8 +99,7 @@ def test_languages_of_mbart_start_its_output(new_kind, tmp_path):
 
 def test_a_named_id_that_vanished_fails_verification(tmp_path):
     released(tmp_path / "old", "mbart")
-    new = train_spm(tmp_path / "new", OTHER_LINES)
-    _, out = exchange(tmp_path / "old", new, tmp_path, "--keep-special", "none")
+    _, out = exchange_by_spm(tmp_path, "--keep-special", "none")
     assert load_checkpoint(out).config.decoder_start_token_id is None
     checks = json.loads(run("verify", out, "--json", code=1).stdout)["checks"]
     (bad,) = [check for check in checks if not check["is_good"]]
@@ -128,8 +129,7 @@ def chat_checkpoint(directory):
 def test_a_chat_template_still_writes_tokens(tmp_path):
     """Tokens that the template writes stay, the end of a turn too, though the new tokenizer has an end."""
     before, old = chat_checkpoint(tmp_path / "old")
-    new = train_spm(tmp_path / "new", OTHER_LINES)
-    plan, out = exchange(tmp_path / "old", new, tmp_path)
+    plan, out = exchange_by_spm(tmp_path)
     specials = json.loads(plan.stdout)["specials"]
     assert {*specials["kept"]} == {"<|im_end|>", "<|im_start|>", "<think>"}
     assert specials["lost"] == ["<|box|>"]

@@ -22,14 +22,23 @@ from tests.tiny_architectures import (
 )
 
 
-def test_verify_finds_what_is_wrong(tmp_path):
+def saved_bert(place):
     torch.manual_seed(0)
     model = BertForMaskedLM(bert_config())
-    model.save_pretrained(tmp_path)
+    model.save_pretrained(place)
+    return model
+
+
+def checks_of(place):
+    return {check.name: check for check in verify_checkpoint(place)}
+
+
+def test_verify_finds_what_is_wrong(tmp_path):
+    model = saved_bert(tmp_path)
     vocabulary = {token: i for i, token in enumerate(["[PAD]", "[UNK]", *(f"w{i}" for i in range(V))])}
     data = {"model": {"type": "WordPiece", "vocab": vocabulary}}
     (tmp_path / "tokenizer.json").write_text(json.dumps(data))
-    checks = {check.name: check for check in verify_checkpoint(tmp_path)}
+    checks = checks_of(tmp_path)
     assert checks["weights are stored"].is_good
     assert not checks["ids have rows"].is_good
     assert "'w28'" in checks["ids have rows"].detail
@@ -39,7 +48,7 @@ def test_verify_finds_what_is_wrong(tmp_path):
         model.bert.embeddings.word_embeddings.weight[3:6] = 0
         model.bert.embeddings.word_embeddings.weight[7, 0] = np.nan
     model.save_pretrained(tmp_path)
-    rows = {check.name: check for check in verify_checkpoint(tmp_path)}["rows are sound"]
+    rows = checks_of(tmp_path)["rows are sound"]
     assert not rows.is_good
     assert "NaN" in rows.detail
 
@@ -50,12 +59,10 @@ def test_verify_finds_what_is_wrong(tmp_path):
 )
 def test_verify_names_weights_that_are_not_stored(name, is_good, tmp_path):
     """transformers draws them; a model whose table is drawn is no model."""
-    torch.manual_seed(0)
-    model = BertForMaskedLM(bert_config())
-    model.save_pretrained(tmp_path)
+    saved_bert(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
     save_file({each: weights[each] for each in weights if each != name}, tmp_path / "model.safetensors")
-    checks = {check.name: check for check in verify_checkpoint(tmp_path)}
+    checks = checks_of(tmp_path)
     assert checks["weights are stored"].is_good is is_good
     assert checks["weights are stored"].detail.startswith(f"BertForMaskedLM; no weights for {name}")
     assert ("permutation test" in checks) is is_good
@@ -63,9 +70,7 @@ def test_verify_names_weights_that_are_not_stored(name, is_good, tmp_path):
 
 @pytest.mark.parametrize("is_masked", [True, False])
 def test_padding_must_not_change_what_a_model_makes_of_a_sentence(is_masked, tmp_path, monkeypatch):
-    torch.manual_seed(0)
-    model = BertForMaskedLM(bert_config())
-    model.save_pretrained(tmp_path)
+    saved_bert(tmp_path)
     tokens = ["[PAD]", "[UNK]", "a", "b", *(f"w{i}" for i in range(V - 4))]
     (tmp_path / "tokenizer.json").write_text(json.dumps(wordpiece_json(tokens, tmp_path)))
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]", "unk_token": "[UNK]"}
@@ -75,7 +80,7 @@ def test_padding_must_not_change_what_a_model_makes_of_a_sentence(is_masked, tmp
         monkeypatch.setattr(
             BertForMaskedLM, "forward", lambda self, input_ids, attention_mask: forward(self, input_ids)
         )
-    checks = {check.name: check for check in verify_checkpoint(tmp_path)}
+    checks = checks_of(tmp_path)
     assert checks["pads a batch"].is_good is is_masked
     assert "under padding" in checks["pads a batch"].detail
 
