@@ -25,3 +25,8 @@ def ties(model) -> set[frozenset[str]]:
 def assert_near(first, second, atol: float = 1e-9) -> None:
     """Compare tensors up to rounding; the default is that of sums in double precision."""
     torch.testing.assert_close(first, second, rtol=0, atol=atol)
+
+
+def draw(*shape: int) -> torch.Tensor:
+    """Draw normal numbers in double precision."""
+    return torch.randn(*shape, dtype=torch.float64)

@@ -15,7 +15,7 @@ from nlgraft.nn.hugging_face import HuggingFaceEncoder
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import FusionConfig, MergeName, TransformerConfig
 from nlgraft.nn.pooling import POOLINGS, EncoderShape, build_pooling
-from tests.tensors import assert_near, differing
+from tests.tensors import assert_near, differing, draw
 from tests.tiny_models import (
     HIDDEN,
     SIZES,
@@ -139,7 +139,7 @@ def merge(strategy, num_branches=1, **settings):
 
 def test_merges_by_hand():
     """Invariant F15: gate(W=0) and dropnet in evaluation are the average, gate(b=50) is the own flow."""
-    base, flow, other = torch.randn(3, 2, 5, 4, dtype=torch.float64)
+    base, flow, other = draw(3, 2, 5, 4)
     average = (base + flow) / 2
     assert torch.equal(merge("average")(base, [flow]), average)
     assert torch.equal(merge("sum")(base, [flow]), base + flow)
@@ -162,7 +162,7 @@ def test_every_strategy_has_an_entry():
 
 
 def test_gate_is_per_channel():
-    base, flow = torch.randn(2, 2, 5, 4, dtype=torch.float64)
+    base, flow = draw(2, 2, 5, 4)
     gate = merge("gate")
     share = torch.sigmoid(torch.cat([base, flow], -1) @ gate.gate.weight.T + gate.gate.bias)
     assert_near(gate(base, [flow]), share * base + (1 - share) * flow)
@@ -234,7 +234,7 @@ def test_dynamic_weights_belong_to_their_sentence():
     for kind in ("dynamic_cls", "dynamic_mean"):
         torch.manual_seed(0)
         pooling = build_pooling(PoolingConfig(kind=kind), EncoderShape(4, 6, 6)).double()
-        layers = torch.randn(3, 2, 5, 6, dtype=torch.float64)
+        layers = draw(3, 2, 5, 6)
         valid = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
         weights = pooling.weights(layers, valid)
         assert_near(weights.sum(1), torch.ones(2, dtype=torch.float64))
@@ -266,8 +266,8 @@ def test_sites_by_hand(site):
     model = build(fused(site=site))
     layer, branch = model.encoder[0], model.encoder[0].fusion.branches[0]
     tokens, other = Tokens.from_lists([[9, 9, 9]]), Tokens.from_lists([[9, 9]])
-    h = torch.randn(1, 3, 16, dtype=torch.float64)
-    context = Memory.of(torch.randn(1, 2, HIDDEN, dtype=torch.float64), other)
+    h = draw(1, 3, 16)
+    context = Memory.of(draw(1, 2, HIDDEN), other)
     a = layer.attention(h, [layer.attention.project(Memory.of(h, tokens))])
     p = branch.attention(h, [branch.attention.project(context)])
     norm_1, norm_2 = layer.attention_residual.output_norm, layer.ffn_residual.output_norm

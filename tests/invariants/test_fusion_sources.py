@@ -10,7 +10,7 @@ from nlgraft.nn.layers import FineEncoder, FineLayer
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import NORM_EPS, TransformerConfig
 from nlgraft.training.weights import carry_over
-from tests.tensors import assert_near
+from tests.tensors import assert_near, draw
 from tests.tiny_models import SIZES, VOCAB, Case, Example, batch_of, build, examples, family_config, logits_of
 from trainables.multi_source.graph import NEW
 
@@ -71,7 +71,7 @@ def test_one_source_with_a_fine_encoder_attends_to_nothing(norm):
     batch = batch_of(examples(model, num_sources=1))
     assert logits_of(model, batch).isfinite().all()
     model.fine_encoder.norm = None
-    coarse = Memory.of(torch.randn(*batch.sources[0].ids.shape, 16, dtype=torch.float64), batch.sources[0])
+    coarse = Memory.of(draw(*batch.sources[0].ids.shape, 16), batch.sources[0])
     [fine] = model.fine_encoder([coarse])
     [x] = layer.attend_self([coarse])
     middle = x.states if norm == "pre" else layer.cross_residual.output_norm(x.states)
@@ -108,8 +108,8 @@ def test_serial_attention_is_one_sublayer_after_the_other():
     model = make(**PLAIN, encoding="separate", cross_attention="serial", norm="pre")
     layer = model.decoder[0]
     tokens = Tokens.from_lists([[9, 10, 11, 3]] * 2)
-    bank = [Memory.of(torch.randn(2, 4, 16, dtype=torch.float64), tokens) for _ in range(2)]
-    x = torch.randn(2, 3, 16, dtype=torch.float64)
+    bank = [Memory.of(draw(2, 4, 16), tokens) for _ in range(2)]
+    x = draw(2, 3, 16)
     query = layer.attention_residual.enter(x)
     middle = x + layer.attention(query, [layer.attention.project_states(query)], is_causal=True)
     attentions = [(layer.cross_attention, layer.cross_residual)]
@@ -139,10 +139,10 @@ def test_an_absent_second_source_has_no_serial_sublayer(norm):
 def test_an_absent_first_source_has_no_serial_sublayer(norm):
     """The second source's sublayer alone, by hand for one layer."""
     layer = make(**PLAIN, encoding="separate", cross_attention="serial", norm=norm).decoder[0]
-    states = torch.randn(2, 4, 16, dtype=torch.float64)
+    states = draw(2, 4, 16)
     present = torch.ones(2, 4, dtype=torch.bool)
     absent, second = Memory(states, ~present, True, True), Memory(states.flip(0), present, False, False)
-    x = torch.randn(2, 3, 16, dtype=torch.float64)
+    x = draw(2, 3, 16)
     query = layer.attention_residual.enter(x)
     attended = layer.attention(query, [layer.attention.project_states(query)], is_causal=True)
     middle = layer.attention_residual.leave(x, attended)
@@ -240,7 +240,7 @@ def test_a_fine_encoder_with_zero_initial_weights_begins_as_its_norms(norm, fine
     config = TransformerConfig(**SIZES, norm=norm, num_sources=2, fine_encoder=fine)
     model = FineEncoder(config).double().eval()
     model.norm = None
-    states = 3 * torch.randn(2, 2, 5, 16, dtype=torch.float64) + 1
+    states = 3 * draw(2, 2, 5, 16) + 1
     valid = torch.ones(2, 5, dtype=torch.bool)
     coarse = [Memory(source_states, valid, False, False) for source_states in states]
     for before, after in zip(coarse, model(coarse), strict=True):
@@ -281,7 +281,7 @@ def test_what_the_fine_encoder_sees_of_other_sources(cross_memory):
     torch.manual_seed(0)
     layer = FineLayer(config.fine_encoder, 16, 2, 24).double().eval()
     tokens = Tokens.from_lists([[9, 9, 9]])
-    coarse = [Memory.of(torch.randn(1, 3, 16, dtype=torch.float64), tokens) for _ in range(2)]
+    coarse = [Memory.of(draw(1, 3, 16), tokens) for _ in range(2)]
     changed = [coarse[0], coarse[1].with_states(coarse[1].states + 1)]
     before, after = layer(coarse, coarse)[0].states, layer(changed, coarse)[0].states
     assert torch.equal(before, after) == (cross_memory == "coarse")

@@ -16,7 +16,7 @@ _TINY = {"preset": "tiny", "d_model": 16, "ffn_dim": 32, "num_heads": 2}
 _GENERATOR = {"max_steps": 2, "batch_tokens": 800, "eval_every_steps": 2, "num_dev_sentences": 6}
 
 
-def _corpora(task: str, train: tuple[int, int] = (150, 80)) -> dict[str, Any]:
+def _corpora(task, train=(150, 80)):
     sizes = {"dev": 8, "test": 6}
     return {
         name: {"corpus": "conlang", "task": task, "domain": domain, "train": count, **sizes}
@@ -66,7 +66,7 @@ _MASKED_LM = {
 _MASKED_METHODS = ("pretrain_finetune", "random_init", "focus", "att_eg", "patt_eg")
 
 
-def _arms() -> dict[str, dict[str, Any]]:
+def _arms():
     arms: dict[str, dict[str, Any]] = {}
     for method in get_args(Method):
         arms[method] = {**_TRANSLATION, "transfer": {"method": method}}

@@ -30,11 +30,11 @@ _TOY: dict[str, Any] = {
 }
 
 
-def _vocabulary(**settings: Any) -> dict[str, Any]:
+def _vocabulary(**settings):
     return {**_TOY, "vocabulary": {**_TOY["vocabulary"], **settings}}
 
 
-def _arms() -> dict[str, dict[str, Any]]:
+def _arms():
     donor = {"model": {"d_model": 12, "num_heads": 2, "ffn_dim": 16}, "train": _TRAIN}
     arms = {change: _vocabulary(change=change) for change in get_args(Change)}
     for change in ("none", "extend"):

@@ -27,7 +27,7 @@ _BASE: dict[str, Any] = {
 }
 
 
-def _with(**parts: dict[str, Any]) -> dict[str, Any]:
+def _with(**parts):
     return {**_BASE, **{name: {**_BASE.get(name, {}), **part} for name, part in parts.items()}}
 
 

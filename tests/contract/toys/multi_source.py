@@ -35,7 +35,7 @@ _DOCUMENTS = {
 _DIRECTORY = tempfile.TemporaryDirectory()
 
 
-def _four_sources() -> dict[str, Any]:
+def _four_sources():
     """Files of numbers, a language's letter before each."""
     splits: dict[str, Any] = {}
     for split, numbers in {"train": range(60), "dev": range(60, 66), "test": range(66, 70)}.items():

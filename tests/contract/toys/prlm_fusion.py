@@ -32,7 +32,7 @@ _BASE: dict[str, Any] = {
 }
 
 
-def _arm(**fusion: Any) -> dict[str, Any]:
+def _arm(**fusion):
     return {**_BASE, "fusion": {"prlms": ["bert"], "max_tokens": 20, **fusion}}
 
 

@@ -27,7 +27,7 @@ _TOY: dict[str, Any] = {
 }
 
 
-def _arms() -> dict[str, dict[str, Any]]:
+def _arms():
     arms = {method: {**_TOY, "transfer": {"method": method}} for method in get_args(Method)}
     for method in ("vipi", "old_vocabulary", "from_scratch"):
         arms[f"{method}, further training"] = {**arms[method], "intermediate": _TRAIN}

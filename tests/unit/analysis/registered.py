@@ -116,6 +116,18 @@ class Workplace:
         self.document = YAML(typ="safe").load(STUDY)
         self.text = STUDY
 
+    def put(self, path, value):
+        """Set a value, or drop it with None."""
+        *parents, last = path.split("/")
+        node = self.document
+        for part in parents:
+            node = node[int(part)] if isinstance(node, list) else node.setdefault(part, {})
+        last = int(last) if isinstance(node, list) else last
+        if value is None:
+            del node[last]
+        else:
+            node[last] = value
+
     def lines(self, name):
         return (self.root / name).read_text().splitlines()
 
@@ -151,17 +163,5 @@ class Workplace:
 
 
 def put(path, value):
-    """An edit of the file: a value set, or dropped with None."""
-
-    def edit(place):
-        *parents, last = path.split("/")
-        node = place.document
-        for part in parents:
-            node = node[int(part)] if isinstance(node, list) else node.setdefault(part, {})
-        last = int(last) if isinstance(node, list) else last
-        if value is None:
-            del node[last]
-        else:
-            node[last] = value
-
-    return edit
+    """An edit of the file, see `Workplace.put`."""
+    return lambda place: place.put(path, value)

@@ -154,7 +154,7 @@ def test_an_edit_after_the_fact_is_shown_by_name_and_nothing_else(finished, name
 def test_an_edited_search_is_shown(here, path, value, expected):
     EDITS["search"][0](here)
     here.register()
-    put(path, value)(here)
+    here.put(path, value)
     assert here.deviations() == [expected]
 
 
@@ -210,9 +210,9 @@ def test_a_new_setting_of_the_analysis_is_compared_without_further_code(here, mo
     ],
 )
 def test_a_registered_margin_that_is_widened_or_dropped_is_shown(here, margin, expected):
-    put("analysis/margin", {"test/bleu": 0.5})(here)
+    here.put("analysis/margin", {"test/bleu": 0.5})
     here.register()
-    put("analysis/margin", margin)(here)
+    here.put("analysis/margin", margin)
     assert here.deviations() == [expected]
 
 

@@ -62,6 +62,10 @@ def differences(result, label, base="baseline"):
     return np.array([a[seed].value - b[seed].value for seed in a if seed in b])
 
 
+def prior_of_one_arm(shown):
+    return shown("study", 1, arms=ARMS[:2]).compare(LABELS[1]).prior
+
+
 def prior_by_hand(result):
     variance = StudyVariance.of([differences(result, label) for label in LABELS[1:]])
     assert variance.df == pytest.approx(4 * 3 / 6 * 2)
@@ -120,12 +124,12 @@ def test_no_prior_contains_trials_that_it_judges(shown):
     earlier = shown("earlier", 1, arms=[ARMS[0], *ARMS[2:]])
     left = StudyVariance.of([differences(earlier, LABELS[3], base=LABELS[2])])
     expected = replace(prior_of([left], WEIGHT_OF_STUDIES), studies=("earlier",))
-    assert shown("study", 1, arms=ARMS[:2]).compare(LABELS[1]).prior == expected
+    assert prior_of_one_arm(shown) == expected
 
 
 def test_a_study_with_one_arm_and_the_same_baseline_says_nothing(shown):
     shown("earlier", 1, arms=[ARMS[0], ARMS[2]])
-    assert shown("study", 1, arms=ARMS[:2]).compare(LABELS[1]).prior is None
+    assert prior_of_one_arm(shown) is None
 
 
 def test_a_question_keeps_what_it_was_asked_with(shown):
@@ -140,7 +144,7 @@ def test_other_seeds_of_the_baseline_are_other_trials(shown):
     earlier = shown("earlier", 1, arms=[ARMS[0], *ARMS[2:]], seeds=(101, 102, 103))
     variance = StudyVariance.of([differences(earlier, label) for label in LABELS[2:]])
     expected = replace(prior_of([variance], WEIGHT_OF_STUDIES), studies=("earlier",))
-    assert shown("study", 1, arms=ARMS[:2]).compare(LABELS[1]).prior == expected
+    assert prior_of_one_arm(shown) == expected
 
 
 def test_studies_of_other_data_are_not_alike(shown, make_study):

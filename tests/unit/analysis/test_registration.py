@@ -14,7 +14,7 @@ from nlgraft.analysis.data.registration import open_registrations
 from nlgraft.basics.errors import DataError
 from nlgraft.commands.main import main
 from nlgraft.pipeline.store import ArtifactStore
-from tests.unit.analysis.registered import STUDY, put
+from tests.unit.analysis.registered import STUDY
 
 
 def test_registering_the_same_again_keeps_date_and_digest(here):
@@ -35,15 +35,15 @@ def test_drivers_that_register_at_once_agree(here):
 
 def test_registering_something_else_makes_a_further_registration(here):
     first = here.register()
-    put("base/steps", 11)(here)
+    here.put("base/steps", 11)
     second = here.register()
     assert second.digest != first.digest
     standing = here.registration()
     assert standing.is_as_registered
     assert f"{second.name}, registration 2 of 2 under this name" in str(standing)
-    put("base/steps", 12)(here)
+    here.put("base/steps", 12)
     assert here.deviations() == ["steps: 11 → 12"], "compared with the newest"
-    put("base/steps", 10)(here)
+    here.put("base/steps", 10)
     assert f"{first.name}, registration 1 of 2 under this name" in str(here.registration())
 
 
@@ -93,13 +93,13 @@ def test_analyses_before_the_registration_are_counted(here, name):
     for _ in range(2):  # what is shown afterwards does not count
         here.run().headline()
         assert "after 1 analysis of its test segments" in str(here.registration())
-    put("seeds", [1, 2, 3, 4])(here)
+    here.put("seeds", [1, 2, 3, 4])
     here.run().headline()
     assert here.register().analyses == ((2, 3) if name == "guesses" else (2, 4, 5))
 
 
 def test_cells_left_out_by_only_and_failed_seeds_are_shown(here):
-    put("seeds", [1, 2, 13])(here)
+    here.put("seeds", [1, 2, 13])
     here.register()
     assert here.deviations() == [], "nothing has run yet"
     here.run(skip=["arm=att", ("arm=avg", 2)])
@@ -114,22 +114,22 @@ def test_cells_left_out_by_only_and_failed_seeds_are_shown(here):
 
 def test_seeds_that_finished_beyond_the_registered_ones_are_shown_for_ever(here):
     here.register()
-    put("seeds", [1, 2, 3, 4, 5])(here)
+    here.put("seeds", [1, 2, 3, 4, 5])
     here.run().headline()
     assert here.deviations() == ["seeds: 1, 2, 3 → 1, 2, 3, 4, 5"]
-    put("seeds", [1, 2, 3])(here)
+    here.put("seeds", [1, 2, 3])
     deviations = here.deviations()
     assert len(deviations) == 4
     assert "seeds 4, 5 of arm=avg: not registered → finished, shown, and left out" in deviations
 
 
 def test_planned_looks_that_stop_a_cell_are_as_registered(here):
-    put("sequential", {"looks": [3, 4]})(here)
-    put("seeds", [1, 2, 3, 4])(here)
+    here.put("sequential", {"looks": [3, 4]})
+    here.put("seeds", [1, 2, 3, 4])
     here.register()
-    put("seeds", [1, 2, 4, 3])(here)
+    here.put("seeds", [1, 2, 4, 3])
     assert here.deviations() == ["seeds: 1, 2, 3, 4 → 1, 2, 4, 3"]
-    put("seeds", [1, 2, 3, 4])(here)
+    here.put("seeds", [1, 2, 3, 4])
     result = here.run(skip=[("arm=att", 4), ("baseline", 4), ("arm=avg", 4), ("without schooling", 4)])
     stopped = [label for label, stop in result.stops.items() if stop.num_seeds == 3]
     assert stopped
@@ -152,7 +152,7 @@ def test_edited_text_that_cannot_be_read_stops_no_report(finished, monkeypatch):
 
     monkeypatch.setattr(registration, "load_corpus", refuse)
     assert finished.registration().is_as_registered, "the registered text need not be read again"
-    put("data/limits", {"train": 20})(finished)
+    finished.put("data/limits", {"train": 20})
     assert finished.deviations() == ["text: readable → cannot be read: the hub is away"]
 
 
@@ -171,8 +171,8 @@ def test_reports_say_as_registered(finished):
 
 
 def test_reports_list_every_deviation(finished):
-    put("base/steps", 11)(finished)
-    put("analysis/alpha", 0.1)(finished)
+    finished.put("base/steps", 11)
+    finished.put("analysis/alpha", 0.1)
     result = nlgraft.load(finished.study())
     assert "2 deviations" in str(result.registration)
     for kind in ("md", "html", "latex"):
@@ -191,7 +191,7 @@ def test_the_ledger_says_how_an_analysis_stood_to_the_registration(here):
     here.run().headline()
     digest = here.register().digest[:12]
     here.run().headline()
-    put("seeds", [1, 2, 3, 4])(here)
+    here.put("seeds", [1, 2, 3, 4])
     here.run().headline()
     study = str(here.root / "guesses.yaml")
     store = ["--storage", str(here.root / "store")]
@@ -208,7 +208,7 @@ def test_the_ledger_says_how_an_analysis_stood_to_the_registration(here):
 
 def test_a_damaged_registration_is_named(here):
     here.register()
-    put("base/steps", 11)(here)
+    here.put("base/steps", 11)
     here.register()
     entry = next((here.root / "store" / "registrations").rglob("00000001.json"))
     entry.chmod(0o600)

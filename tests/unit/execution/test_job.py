@@ -39,6 +39,21 @@ def request(study_file="study.yaml", overrides=(), options=(), variables=(), sto
     return JobRequest(Study.from_dict(document), study_file, overrides, options, variables)
 
 
+def submit(*arguments, say=print, **options):
+    return submit_run(request(*arguments, **options), None, say)
+
+
+def write_named(place, names):
+    """Write files that hold their names."""
+    for name in names:
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text(name)
+
+
+def git(place, *arguments):
+    subprocess.run(["git", "-C", place, *arguments], check=True)
+
+
 def test_the_next_commands_name_the_study_its_overrides_and_the_address():
     assert list(next_commands(["a study.yaml", "seeds=[1, 2]"], "http://head:8265").values()) == [
         "nlgraft status 'a study.yaml' 'seeds=[1, 2]' --address http://head:8265",
@@ -73,9 +88,7 @@ def project(tmp_path, monkeypatch):
         "data/train.txt", "mlruns/0/meta.yaml", "mlflow.db", "my_store/artifacts/x",
         "certificate.pem", "my_system/__pycache__/graph.pyc", "ignored/notes.txt", "my_system/local.txt",
     ]  # fmt: skip
-    for name in names:
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(name)
+    write_named(tmp_path, names)
     (tmp_path / ".gitignore").write_text("/ignored/\n")
     (tmp_path / "my_system" / ".gitignore").write_text("local.txt\n")
     (tmp_path / "weights.bin").write_bytes(bytes(10_000_001))
@@ -126,7 +139,7 @@ def server(monkeypatch):
 
 def test_a_job_gets_the_code_and_no_secret_no_data_and_no_results(project, server):
     messages = []
-    assert submit_run(request(), None, messages.append).job_id.startswith("nlgraft-demo-")
+    assert submit(say=messages.append).job_id.startswith("nlgraft-demo-")
     assert {*server.sent} == {"study.yaml", "my_system/graph.py"}, "with .gitignore Ray would leave out more"
     assert server.sent["my_system/graph.py"] == "my_system/graph.py"
     assert messages[0].startswith("sending 2 files, 0.0 MB: ")
@@ -145,20 +158,13 @@ SECRET_NAMES = (
 
 def test_of_a_repository_a_job_gets_what_git_tracks_and_the_study_names(project, server):
     """Also of the study's own system, secrets stay, tracked or not."""
-    for name in (
-        *SECRET_NAMES,
-        "tests/new/part.py",
-        *(f"tests/{secret}" for secret in SECRET_NAMES),
-        "tracked.py",
-    ):
-        (project / name).parent.mkdir(parents=True, exist_ok=True)
-        (project / name).write_text(name)
+    inside = [f"tests/{secret}" for secret in SECRET_NAMES]
+    write_named(project, [*SECRET_NAMES, "tests/new/part.py", *inside, "tracked.py"])
     (project / ".gitignore").write_text("/tests/\n")
-    git = ["git", "-C", str(project)]
-    subprocess.run([*git, "init", "-q"], check=True)
-    subprocess.run([*git, "add", "-f", "tracked.py", *SECRET_NAMES], check=True)
+    git(project, "init", "-q")
+    git(project, "add", "-f", "tracked.py", *SECRET_NAMES)
     messages = []
-    submit_run(request(), None, messages.append)
+    submit(say=messages.append)
     assert {*server.sent} == {"study.yaml", "tests/new/part.py", "tracked.py"}
     assert "my_system/ (not in git)" in messages[1] or "more" in messages[1]
     (project / "key").symlink_to("netrc")
@@ -169,7 +175,7 @@ def test_of_a_repository_a_job_gets_what_git_tracks_and_the_study_names(project,
 
 def test_a_word_of_a_study_is_no_path(project, server, monkeypatch):
     """Only files, its system and its metrics are; links that lead nowhere or to folders stay."""
-    subprocess.run(["git", "-C", str(project), "init", "-q"], check=True)
+    git(project, "init", "-q")
     for name in ("demo", "maximize", "dev", "conlang", "transfer", "avg_eg", "examples"):
         (project / name).mkdir()
         (project / name / "private.txt").touch()
@@ -191,8 +197,8 @@ def test_a_word_of_a_study_is_no_path(project, server, monkeypatch):
 
 
 def test_of_a_repository_without_tracked_files_only_what_is_named_is_sent(project, server):
-    subprocess.run(["git", "-C", str(project), "init", "-q"], check=True)
-    submit_run(request(), None, print)
+    git(project, "init", "-q")
+    submit()
     assert {*server.sent} == {"study.yaml"}
 
 
@@ -203,30 +209,28 @@ def test_a_repository_that_git_does_not_list_is_not_sent(project, server, monkey
     if not has_git:
         monkeypatch.setenv("PATH", str(project))
     with pytest.raises(DataError, match="git cannot list its files"):
-        submit_run(request(), None, print)
+        submit()
     assert server.sent == {}
 
 
 def test_without_git_secrets_stay(project, server):
-    for name in SECRET_NAMES:
-        (project / name).parent.mkdir(parents=True, exist_ok=True)
-        (project / name).write_text(name)
-    submit_run(request(), None, print)
+    write_named(project, SECRET_NAMES)
+    submit()
     assert {*server.sent} == {"study.yaml", "my_system/graph.py"}, "with .gitignore Ray would leave out more"
 
 
 def test_a_store_in_the_job_s_own_copy_is_refused_since_ray_removes_it(project, server):
     with pytest.raises(DataError, match=r"storage\.path nlgraft_store: is relative.* Give --storage a place"):
-        submit_run(request(store="nlgraft_store"), None, print)
+        submit(store="nlgraft_store")
     assert server.jobs == []
-    submit_run(request(store="s3://bucket/nlgraft"), None, print)
+    submit(store="s3://bucket/nlgraft")
     assert len(server.jobs) == 1
 
 
 def test_a_store_in_the_home_directory_is_no_relative_one(project, server, monkeypatch):
     """It is left out of what is sent, too, where it lies below the working directory."""
     monkeypatch.setenv("HOME", str(project))
-    submit_run(request(store="~/my_store"), None, print)
+    submit(store="~/my_store")
     assert "study.yaml" in server.sent
     assert not [name for name in server.sent if name.startswith("my_store")]
 
@@ -235,25 +239,25 @@ def test_variables_are_sent_by_name_and_a_missing_one_is_named(project, server, 
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "anna")
     monkeypatch.delenv("NOT_SET", raising=False)
     with pytest.raises(NlgraftError, match="--env NOT_SET: not set in this environment"):
-        submit_run(request(variables=["MLFLOW_TRACKING_USERNAME", "NOT_SET"]), None, print)
+        submit(variables=["MLFLOW_TRACKING_USERNAME", "NOT_SET"])
     assert server.jobs == []
     messages = []
-    submit_run(request(variables=["MLFLOW_TRACKING_USERNAME"]), None, messages.append)
+    submit(variables=["MLFLOW_TRACKING_USERNAME"], say=messages.append)
     assert server.variables == {"PYTHONPATH": "platform:.", "MLFLOW_TRACKING_USERNAME": "anna"}
     assert "the job gets MLFLOW_TRACKING_USERNAME: who may list the cluster's jobs can read them" in messages
 
 
 def test_a_study_has_one_job_at_a_time_and_its_next_one_the_next_number(project, server):
     messages = []
-    first = submit_run(request(), None, messages.append)
+    first = submit(say=messages.append)
     name = job_name(request().study)
     assert first.job_id == f"{name}-1"
-    assert submit_run(request(), None, messages.append).job_id == first.job_id
+    assert submit(say=messages.append).job_id == first.job_id
     assert messages[-1] == f"{name}-1 runs this study by the same command already; nothing was submitted"
     with pytest.raises(StudyLockedError, match=f"job {name}-1 runs this study already, by another command"):
-        submit_run(request(options=["--storage", "elsewhere"]), None, print)
+        submit(options=["--storage", "elsewhere"])
     server.jobs[0].status = JobStatus("FAILED")
-    assert submit_run(request(), None, print).job_id == f"{name}-2"
+    assert submit().job_id == f"{name}-2"
     other = replace(request(), study=request().study.model_copy(update={"name": "other"}))
     assert submit_run(other, None, print).job_id == f"{job_name(other.study)}-1"
 
@@ -265,7 +269,7 @@ def test_two_who_submit_at_the_same_moment_share_one_job(project, server, monkey
     monkeypatch.setattr(server, "list_jobs", lambda: next(listed, server.jobs))
     server.add(f"{name}-1", "python -m nlgraft run study.yaml")
     messages = []
-    assert submit_run(request(), None, messages.append).job_id == f"{name}-1"
+    assert submit(say=messages.append).job_id == f"{name}-1"
     assert "nothing was submitted" in messages[-1]
 
 
@@ -301,13 +305,13 @@ def test_what_is_left_out_by_default_can_be_sent_by_name(project):
 def test_more_than_ray_takes_is_refused_with_the_largest_parts(project, monkeypatch):
     monkeypatch.setattr(job, "MAX_BYTES", 20)
     with pytest.raises(NlgraftError, match=r"Ray takes 0\.0 MB; the largest parts are my_.*excludes"):
-        submit_run(request(), None, print)
+        submit()
 
 
 def test_a_study_that_would_not_be_sent_is_refused(project):
     (project / "data" / "study.yaml").write_text("")
     with pytest.raises(NlgraftError, match=r"excludes: \['!/data/study.yaml'\]"):
-        submit_run(request("data/study.yaml"), None, print)
+        submit("data/study.yaml")
 
 
 def test_the_shipped_environment_keeps_secrets_and_data_from_plain_ray_job_submit():

@@ -28,8 +28,7 @@ def search_document(toy_document):
 
 
 def test_search_proposes_equally_and_replicates_the_best(search_document):
-    bench = Bench(search_document)
-    bench.run_all()
+    bench = Bench(search_document).run_all()
     searched = [event for event in bench.events if isinstance(event, CellSearched)]
     assert [event.cell.label for event in searched] == ["baseline", "upstream=1"]
     kinds = [(event.trial.cell.label, event.trial.kind) for event in bench.ended()]
@@ -52,16 +51,14 @@ def test_search_proposes_equally_and_replicates_the_best(search_document):
 
 def test_an_interrupted_search_makes_the_same_proposals(search_document, tmp_path):
     search_document["search"]["sampler"] = {"name": "tpe", "seed": 5}
-    whole = Bench(search_document)
-    whole.run_all()
+    whole = Bench(search_document).run_all()
     search_document["storage"] = {"path": str(tmp_path / "second")}
     cut = Bench(search_document)
     for _ in range(2):
         trial = cut.take()
         cut.run(trial)
     assert cut.take() is not None, "this one is lost with its driver"
-    resumed = Bench(search_document)
-    resumed.run_all()
+    resumed = Bench(search_document).run_all()
 
     def proposals(bench):
         ended = [event.trial for event in bench.ended() if event.trial.kind == "search"]
@@ -101,8 +98,7 @@ def test_what_one_search_stopped_another_finishes_and_neither_winner_changes(
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_a_lost_or_damaged_proposal_is_made_again(search_document, tmp_path, number, content):
     search_document["factors"] = {}
-    whole = Bench(search_document)
-    whole.run_all()
+    whole = Bench(search_document).run_all()
     [path] = tmp_path.glob(f"store/records/proposals/*/0000{number}.json")
     path.unlink() if content is None else path.write_text(content)
     again = Bench(search_document)
@@ -122,8 +118,7 @@ def test_a_lost_or_damaged_proposal_is_made_again(search_document, tmp_path, num
 def test_a_killed_proposal_stays_open_and_runs_again(search_document, tmp_path):
     """A search runs no failed trial again, so one whose driver or store is gone must not count as failed."""
     search_document["search"]["sampler"] = {"name": "tpe", "seed": 5}
-    whole = Bench(search_document)
-    whole.run_all()
+    whole = Bench(search_document).run_all()
     search_document["storage"] = {"path": str(tmp_path / "second")}
     cut = Bench(search_document)
     trial = cut.take()
@@ -133,8 +128,7 @@ def test_a_killed_proposal_stays_open_and_runs_again(search_document, tmp_path):
     assert (cut.queue.num_run, cut.queue.num_failed) == (0, 0)
     counts = read_status(cut.study, cut.store)["counts"]
     assert (counts["finished"], counts["failed"]) == (0, 0)
-    resumed = Bench(search_document)
-    resumed.run_all()
+    resumed = Bench(search_document).run_all()
     params = [
         {(e.trial.kind, e.trial.cell.label, e.trial.number, str(e.trial.params)) for e in bench.ended()}
         for bench in (whole, resumed)

@@ -15,8 +15,7 @@ from tests.unit.execution.queue_bench import Bench, with_looks
 
 
 def test_every_trial_is_handed_out_once_and_reused_afterwards(toy_document):
-    first = Bench(toy_document)
-    first.run_all()
+    first = Bench(toy_document).run_all()
     assert [event.trial.name for event in first.ended()] == [
         "baseline, seed 1",
         "baseline, seed 2",
@@ -73,8 +72,7 @@ def test_a_failed_stage_fails_those_who_need_it_without_running_them(toy_documen
         "levels": ["good", "raise"],
         "baseline": "good",
     }
-    bench = Bench(toy_document)
-    bench.run_all()
+    bench = Bench(toy_document).run_all()
     states = {(event.trial.name, event.record.state) for event in bench.ended()}
     assert ("behaviour=raise, seed 1", "failed") in states
     assert ("gain=1.0, seed 2", "finished") in states
@@ -212,8 +210,7 @@ def test_a_trial_is_killed_by_a_store_that_takes_no_record_of_it(toy_document, m
         bench.queue.kill(trial, "disk full at /store")
     assert [event.record.state for event in bench.ended()] == ["killed"]
     assert bench.queue.is_done
-    again = Bench(toy_document)
-    again.run_all()
+    again = Bench(toy_document).run_all()
     assert {event.record.state for event in again.ended()} == {"finished"}
 
 

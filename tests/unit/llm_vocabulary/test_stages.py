@@ -18,8 +18,9 @@ from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from tests.contract.toys.llm_vocabulary import ARMS
 from tests.tiny_causal_lms import RELEASED, release, trial_of
 from tests.tiny_checkpoints import LINES, OTHER_LINES, gpt2
+from tests.unit.llm_vocabulary.trials import graph_of, run
 from tests.unit.stages.runs import artifact, finish
-from trainables.llm_vocabulary import METRICS, Config, stage_graph
+from trainables.llm_vocabulary import Config
 from trainables.llm_vocabulary.config import DONOR_METHODS, VECTOR_METHODS
 from trainables.llm_vocabulary.graph import TEXT
 
@@ -32,19 +33,10 @@ BY_CHARACTERS = {
 }
 
 
-def graph_of(values, seed=1, splits=("dev", "test")):
-    return stage_graph(Config.model_validate_json(json.dumps(values)), seed=seed, splits=splits)
-
-
 def changed(arm="extend", training=None, **vocabulary):
     """A toy with another vocabulary and another training, or none."""
     values = ARMS[arm]
     return {**values, "vocabulary": {**values["vocabulary"], **vocabulary}, "training": training}
-
-
-def run(store, values, **options):
-    graph = graph_of(values, **options)
-    return graph, finish(store, graph, metrics=METRICS)[0]
 
 
 def weights_of(store, graph, name):
@@ -259,9 +251,7 @@ def test_further_test_sets_and_the_old_domain_are_scored(tmp_path, store):
     text = tmp_path / "more.txt"
     text.write_text("\n".join(LINES[:5]) + "\n")
     values["data"]["downstream"]["further_tests"] = {"more": {"sources": str(text)}}
-    config = Config.model_validate_json(json.dumps(values))
-    graph = stage_graph(config, seed=1, splits=("dev", "test", "test_more"))
-    record, _ = finish(store, graph)
+    record, _ = finish(store, graph_of(values, splits=("dev", "test", "test_more")))
     segments = [record.metrics[f"{split}/bits_per_byte"] for split in ("dev", "test", "test_more")]
     assert segments[0] == segments[1] != segments[2]
     _, record = run(store, ARMS["extend"])

@@ -18,8 +18,8 @@ from nlgraft.text.batches import Ragged
 from tests.contract.toys.llm_vocabulary import ARMS
 from tests.tiny_causal_lms import RELEASED, release, trial_of
 from tests.tiny_checkpoints import LINES, OTHER_LINES
-from tests.unit.stages.runs import artifact, finish
-from trainables.llm_vocabulary import METRICS, Config, stage_graph
+from tests.unit.llm_vocabulary.trials import graph_of, run
+from tests.unit.stages.runs import artifact
 
 PROMPT = "Say {source} backwards:\n"
 SOURCES = [" ".join(line.split()[:4]) for line in OTHER_LINES[:24]]
@@ -33,10 +33,6 @@ TRAIN = {
 }
 
 
-def graph_of(values, splits=("dev", "test")):
-    return stage_graph(Config.model_validate_json(json.dumps(values)), seed=1, splits=splits)
-
-
 def task_of(directory: Path, kind="llama", **task):
     """A trial that reverses words, with a released checkpoint and its own vocabulary."""
     values = trial_of(release(directory / kind, kind), LINES)
@@ -47,11 +43,6 @@ def task_of(directory: Path, kind="llama", **task):
     values["data"]["downstream"] = {"corpus": "files", **dict.fromkeys(("train", "dev", "test"), files)}
     task = {"prompt": PROMPT, "max_target_tokens": 20, "decode": {"beam": 1}} | task
     return values | {"vocabulary": {"change": "none"}, "training": {"train": TRAIN}, "task": task}
-
-
-def run(store, values, **options):
-    graph = graph_of(values, **options)
-    return graph, finish(store, graph, metrics=METRICS)[0]
 
 
 def opened(store, graph, name="old_vocabulary"):

@@ -6,36 +6,36 @@ import sys
 import time
 from pathlib import Path
 
-from nlgraft.pipeline.stage import Stage, StageContext, StageGraph, TrialStopped
+from nlgraft.pipeline.stage import Stage, StageGraph, TrialStopped
 
 HERE = "pipeline_stages"
 
 
-def number(value: int, **options) -> Stage:
+def number(value, **options):
     return Stage(name="number", run=f"{HERE}:run_number", config={"value": value}, **options)
 
 
-def total(*values: int) -> StageGraph:
+def total(*values):
     """A graph whose result is the sum of its inputs."""
     inputs = {f"number{position}": number(value) for position, value in enumerate(values)}
     return StageGraph(Stage(name="total", run=f"{HERE}:run_total", inputs=inputs, seed=7))
 
 
-def alone(function: str, **config) -> StageGraph:
+def alone(function, **config):
     """A graph of one stage that behaves in one way."""
     return StageGraph(Stage(name=function, run=f"{HERE}:run_{function}", config=config))
 
 
-def run_number(context: StageContext) -> None:
+def run_number(context):
     (context.directory / "number.txt").write_text(str(context.config["value"]))
 
 
-def run_total(context: StageContext) -> None:
+def run_total(context):
     value = sum(int((path / "number.txt").read_text()) for path in context.inputs.values())
     _score(context, "test/total", value)
 
 
-def run_slow(context: StageContext) -> None:
+def run_slow(context):
     """Note who computes, take some time, leave a result."""
     with Path(context.config["log"]).open("a") as log:
         log.write(f"{os.getpid()}\n")
@@ -43,7 +43,7 @@ def run_slow(context: StageContext) -> None:
     _score(context, "test/slow", 1)
 
 
-def run_gated(context: StageContext) -> None:
+def run_gated(context):
     """Note who computes, wait until the gate is there, leave a result."""
     log = Path(context.config["log"])
     with log.open("a") as lines:
@@ -53,37 +53,37 @@ def run_gated(context: StageContext) -> None:
     _score(context, "test/gated", 1)
 
 
-def run_raising(context: StageContext) -> None:
+def run_raising(context):
     context.report(1, {"train/loss": 2.5})
     raise ValueError("the reason\nand a second line")
 
 
-def run_leaving(context: StageContext) -> None:
+def run_leaving(context):
     sys.exit(3)
 
 
-def run_interrupted(context: StageContext) -> None:
+def run_interrupted(context):
     raise KeyboardInterrupt
 
 
-def run_dying(context: StageContext) -> None:
+def run_dying(context):
     context.checkpoints.save(1, lambda path: (path / "state.json").write_text("1"))
     os._exit(17)
 
 
-def run_not_finite(context: StageContext) -> None:
+def run_not_finite(context):
     (context.directory / "metrics.json").write_text('{"test/bleu": {"value": NaN}}')
 
 
-def run_worded(context: StageContext) -> None:
+def run_worded(context):
     (context.directory / "metrics.json").write_text('{"test/bleu": {"value": "high"}}')
 
 
-def run_silent(context: StageContext) -> None:
+def run_silent(context):
     (context.directory / "note.txt").write_text("no metric here")
 
 
-def run_stepping(context: StageContext) -> None:
+def run_stepping(context):
     """Take three steps, one checkpoint each, ask after each; go on from the last checkpoint."""
     latest = context.checkpoints.latest()
     for step in range(latest[0] + 1 if latest else 1, 4):
@@ -95,10 +95,10 @@ def run_stepping(context: StageContext) -> None:
     (context.directory / "curves.json").write_text('{"train/loss": [[3, 0.25, 1000]]}')
 
 
-def run_ranked(context: StageContext) -> None:
+def run_ranked(context):
     _score(context, "test/rank", context.rank)
 
 
-def _score(context: StageContext, name: str, value: float) -> None:
+def _score(context, name, value):
     document = {name: {"value": value, "signature": "by hand", "n": 1}}
     (context.directory / "metrics.json").write_text(json.dumps(document))

@@ -52,6 +52,11 @@ def wait_for_line(log, num_lines=1):
     wait_until(lambda: log.exists() and len(log.read_text().split()) >= num_lines)
 
 
+def state_of(process):
+    """How its trial ended."""
+    return process.communicate(timeout=60)[0].split()[0]
+
+
 def test_computed_once(store, tmp_path):
     log = tmp_path / "log"
     processes = [start(store, log, pause_s=1.0) for _ in range(4)]
@@ -90,11 +95,11 @@ def test_frozen_owner_is_taken_over_and_harmless(store, tmp_path):
     os.kill(first.pid, signal.SIGSTOP)
     (tmp_path / "gate").touch()
     second = start(store, log, pause_s=0.0, expiry_s=1.0, function="gated")
-    assert second.communicate(timeout=60)[0].split()[0] == "finished"
+    assert state_of(second) == "finished"
     path = store.fetch(result)
     stamp = (path.parent / "manifest.json").stat().st_mtime_ns
     os.kill(first.pid, signal.SIGCONT)
-    assert first.communicate(timeout=60)[0].split()[0] == "finished"
+    assert state_of(first) == "finished"
     assert len(log.read_text().split()) == 2
     assert (path.parent / "manifest.json").stat().st_mtime_ns == stamp
     assert len(list(path.parent.iterdir())) == 2
@@ -113,7 +118,7 @@ def test_killed_at_any_moment(store, tmp_path, delay_s):
     process.communicate()
     assert store.verify(graph.result).decision in (Decision.HIT, Decision.MISS)
     again = start(store, log, pause_s=0.05)
-    assert again.communicate(timeout=60)[0].split()[0] == "finished"
+    assert state_of(again) == "finished"
     store.remove_abandoned()
     assert not list(Path(store.uri).glob("tmp/[!.]*"))
 
@@ -134,7 +139,7 @@ def test_a_job_in_a_process_namespace_keeps_its_scratch_until_it_ends(store, tmp
     killed.kill()
     killed.communicate()
     (tmp_path / "kept" / "gate").touch()
-    assert kept.communicate(timeout=60)[0].split()[0] == "finished"
+    assert state_of(kept) == "finished"
 
     def is_empty():
         store.remove_abandoned()

@@ -28,7 +28,7 @@ from nlgraft.training.train_config import Side, SmoothedTrainConfig, View
 from tests.tensors import differing
 from tests.unit.stages.runs import artifact, decisions, run
 
-DATA = ConlangConfig(corpus="conlang", task="translation", train=40, dev=6, test=4)
+DATA = ConlangConfig(corpus="conlang", train=40, dev=6, test=4)
 SIZES = {"preset": "tiny", "d_model": 16, "ffn_dim": 24, "num_heads": 2, "dropout": 0.0}
 TRAIN = SmoothedTrainConfig(max_steps=4, batch_tokens=400, warmup_steps=1, peak_lr=0.01, eval_every_steps=2)
 DECODE = GenerationConfig(beam=2, max_length_offset=3)

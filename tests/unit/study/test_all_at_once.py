@@ -115,7 +115,7 @@ def transfer(upstream, downstream):
 
 
 def test_validate_names_the_problems_of_all_files_of_all_corpora(place):
-    upstream, downstream = PAIRS, PAIRS
+    upstream, downstream = files("en", target="de"), files("en", target="de")
     upstream["dev"]["target"] = "none.de"
     upstream["test"] = {"sources": "no.en", "target": "no.de"}
     downstream["train"]["target"] = "dev.de"
@@ -131,7 +131,7 @@ def test_validate_tells_languages_that_are_the_other_way_round(place):
     wrong = validated(transfer(PAIRS, files("de", target="en")))
     assert "downstream_corpus: train: its source looks like the target of upstream_corpus" in wrong.output
     assert "downstream_corpus: dev" not in wrong.output  # the corpus agrees with itself
-    mixed = PAIRS
+    mixed = files("en", target="de")
     mixed["dev"] = {"sources": "dev.de", "target": "dev.en"}
     done = validated(transfer(PAIRS, mixed))
     assert "downstream_corpus: dev: its source looks like the target of downstream_corpus" in done.output

@@ -329,4 +329,4 @@ def test_the_share_left_unsaid_bounds_what_one_source_gives(task):
     if task == "post_editing":
         assert perfect["source 1"] == some["source 1"]
     with pytest.raises(ValueError, match="unsaid"):
-        ConlangConfig(corpus="conlang", task="translation", unsaid=0.1)
+        ConlangConfig(corpus="conlang", unsaid=0.1)

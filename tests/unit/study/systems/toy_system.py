@@ -1,7 +1,5 @@
 """A system that trains nothing: enough of a config to be wrong about."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -46,7 +44,7 @@ class Model(StrictConfig):
     """Not read with merge average."""
 
     @model_validator(mode="after")
-    def _fits(self) -> Model:
+    def _fits(self):
         if self.num_fine_layers > self.num_layers:
             raise ValueError(f"num_fine_layers {self.num_fine_layers} exceeds num_layers {self.num_layers}")
         return self
@@ -79,7 +77,7 @@ DESCRIPTION = "Trains nothing."
 PAPER = "Nobody (2021)"
 
 
-def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageGraph:
+def stage_graph(config, *, seed, splits):
     if config.data.corpus == "files" and not Path(config.data.path).exists():
         raise DataError(f"{config.data.path}: no such file")
     unread = {"dropout"} if config.model.merge == "average" else None
