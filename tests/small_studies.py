@@ -1,4 +1,9 @@
-"""Overrides that make shipped studies a matter of seconds."""
+"""Overrides that make shipped studies a matter of seconds, and settings of small models."""
+
+TINY = {"preset": "tiny", "d_model": 16, "ffn_dim": 32, "num_heads": 2}
+SHARE = {"type": "float", "low": 0.0, "high": 1.0}
+GAINS = {"target": "gain", "levels": [0.0, 1.0], "baseline": 0.0}
+GREEDY = {"beam": 1, "max_length_ratio": 0, "max_length_offset": 6}
 
 SMALL_DEMO = [
     "data.upstream={corpus: conlang, train: 200, dev: 8, test: 4}",

@@ -16,12 +16,13 @@ from nlgraft.execution.trial_queue import TrialQueue
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import cells
 from nlgraft.study.public import Study
+from tests.small_studies import GAINS
 
 MEANS = [1.5 + 0.4904273994980877, 2.5 + 0.4904273994980877]
 SAMPLES = sorted((Path(__file__).parent / "stored").glob("store_of_*.json"))
 STUDY = {
     "name": "sums",
-    "factors": {"gain": {"target": "gain", "levels": [0.0, 1.0], "baseline": 0.0}},
+    "factors": {"gain": GAINS},
     "search": {
         "sampler": {"name": "random", "seed": 1},
         "space": {"noise": {"type": "float", "low": 0.0, "high": 0.5}},

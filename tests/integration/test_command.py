@@ -13,6 +13,7 @@ from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import TRIAL_RECORD
 from tests.commands import write_study
 from tests.processes import wait_until
+from tests.small_studies import SHARE
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -121,7 +122,7 @@ def test_a_search_stops_poor_trials_by_what_the_script_reports(place):
         "trials": 6,
         "sampler": {"name": "random"},
         "trial_scheduler": {"metric": "dev/loss", "grace_steps": 2, "max_steps": 8, "reduction_factor": 2},
-        "space": {"settings.rate": {"type": "float", "low": 0.0, "high": 1.0}},
+        "space": {"settings.rate": SHARE},
     }
     write_study(place / "study.json", study)
     run = start(place)

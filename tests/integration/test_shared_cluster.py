@@ -17,6 +17,7 @@ from tests.commands import write_study
 from tests.processes import descendants
 from tests.random_faults import Driver, MlflowServer, disturb, search_of
 from tests.servers import first_answer, free_port
+from tests.small_studies import SHARE
 
 HOLD_A_CLUSTER = """
 import sys, ray
@@ -93,7 +94,7 @@ def study_file(toy_document, tmp_path):
     toy_document["seeds"] = [1]
     toy_document["search"] = {
         "sampler": {"name": "tpe", "seed": 1},
-        "space": {"gain": {"type": "float", "low": 0.0, "high": 1.0}},
+        "space": {"gain": SHARE},
         "trials": 3,
     }
     toy_document["resources"] = {"max_concurrent": 1, "max_failures": 0}

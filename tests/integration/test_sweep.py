@@ -33,6 +33,7 @@ from nlgraft.study.public import Study
 from tests.commands import json_of, write_study
 from tests.integration.test_command_line import wait_for
 from tests.processes import descendants, patient, wait_until
+from tests.small_studies import SHARE
 
 
 @pytest.fixture(autouse=True)
@@ -134,7 +135,7 @@ def test_asha_stops_trials_cooperatively_and_optuna_hears_of_it(toy_document, tm
     toy_document["search"] = {
         "sampler": {"name": "random", "seed": 1},
         "trial_scheduler": {"name": "asha", "grace_steps": 1, "reduction_factor": 2},
-        "space": {"gain": {"type": "float", "low": 0.0, "high": 1.0}},
+        "space": {"gain": SHARE},
         "trials": 6,
     }
     sweep = Sweep(toy_document)

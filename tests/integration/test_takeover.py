@@ -11,6 +11,7 @@ from nlgraft import Study, api
 from tests.commands import json_of, write_study
 from tests.integration.test_command_line import start, wait_for
 from tests.processes import patient, wait_until
+from tests.small_studies import SHARE
 
 
 @pytest.mark.usefixtures("ray_cluster")
@@ -21,7 +22,7 @@ def test_the_older_attempt_writes_nothing_when_it_wakes(toy_document, tmp_path, 
     toy_document["base"] |= {"hold": str(hold)}
     toy_document["search"] = {
         "sampler": {"name": "random", "seed": 1},
-        "space": {"noise": {"type": "float", "low": 0.0, "high": 1.0}},
+        "space": {"noise": SHARE},
         "trials": 2,
     }
     study_file = write_study(tmp_path / "toy.yaml", toy_document)

@@ -12,6 +12,7 @@ import pytest
 
 from tests.hosts import ROOT, Host, join, joined_hosts
 from tests.processes import patient, wait_until
+from tests.small_studies import GAINS
 
 BIN = Path(sys.executable).parent
 CREATE_BUCKET = (
@@ -146,7 +147,7 @@ def toy(name, **base):
         "name": name,
         "system": "sweep_toy",
         "base": {"log": f"/tmp/{name}", **base},
-        "factors": {"gain": {"target": "gain", "levels": [0.0, 1.0], "baseline": 0.0}},
+        "factors": {"gain": GAINS},
         "objective": {"metric": "dev/score", "direction": "maximize"},
     }
 

@@ -17,6 +17,7 @@ from nlgraft.study.public import Study
 from nlgraft.tracking.entries import CELL
 from tests.commands import json_of, nlgraft, write_study
 from tests.conftest import TOY
+from tests.small_studies import GAINS
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,7 @@ def finished(tmp_path_factory, ray_cluster):
         "name": "toy",
         "system": "sweep_toy",
         "base": {"steps": 3},
-        "factors": {"gain": {"target": "gain", "levels": [0.0, 1.0], "baseline": 0.0}},
+        "factors": {"gain": GAINS},
         "search": {
             "sampler": {"name": "random", "seed": 1},
             "space": {"upstream": {"type": "int", "low": 0, "high": 9}},

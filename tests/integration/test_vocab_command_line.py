@@ -121,18 +121,21 @@ def test_options_reach_the_plan(tmp_path):
     assert different.stderr == "1 rows differ\n"
 
 
+EXCHANGE = ("plan", "--old", "OLD", "--new", "NEW")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["plan", "--old", "nothing.json", "--new", "nothing.json"], "no such file"),
-        (["plan", "--old", "OLD", "--new", "NEW", "--method", "avgg"], "Did you mean 'avg'"),
-        (["plan", "--old", "OLD", "--new", "NEW", "--cap", "0"], "a number from 1, or all"),
-        (["plan", "--old", "OLD", "--new", "NEW", "--method", "vipi", "--cap", "3"], "does not read --cap"),
-        (["plan", "--old", "OLD", "--new", "NEW", "--out", "OLD"], "not empty"),
-        (["plan", "--old", "OLD", "--new", "NEW", "--method", "focus"], "--text"),
-        (["plan", "--old", "OLD", "--new", "NEW", "--text", "nothing.txt"], "nothing.txt"),
-        (["plan", "--old", "OLD", "--new", "NEW", "--old-codes", "NEW"], "codes"),
-        (["plan", "--old", "OLD", "--new", "NEW", "--model", "EMPTY"], "not a checkpoint"),
+        ([*EXCHANGE, "--method", "avgg"], "Did you mean 'avg'"),
+        ([*EXCHANGE, "--cap", "0"], "a number from 1, or all"),
+        ([*EXCHANGE, "--method", "vipi", "--cap", "3"], "does not read --cap"),
+        ([*EXCHANGE, "--out", "OLD"], "not empty"),
+        ([*EXCHANGE, "--method", "focus"], "--text"),
+        ([*EXCHANGE, "--text", "nothing.txt"], "nothing.txt"),
+        ([*EXCHANGE, "--old-codes", "NEW"], "codes"),
+        ([*EXCHANGE, "--model", "EMPTY"], "not a checkpoint"),
         (["plan", "--old", "EMPTY", "--new", "NEW"], "no tokenizer found"),
         (["plan", "--old", "OLD", "--new", "train.en"], "looks like text; train a tokenizer"),
         (["apply", "--plan", "EMPTY", "--model", "OLD", "--out", "fresh"], "no plan here"),

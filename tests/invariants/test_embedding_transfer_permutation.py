@@ -10,6 +10,7 @@ from nlgraft.stages.run.exchange_stages import exchange_tables
 from nlgraft.vocab.methods.building import build_plan
 from nlgraft.vocab.methods.interface import PlanChoices
 from nlgraft.vocab.tokenizers.tokens import SENTENCEPIECE
+from tests.small_studies import TINY
 from tests.tiny_vocabularies import greedy_vocabulary
 
 SURFACES = [
@@ -36,7 +37,7 @@ def reversed_ids(tokens):
 def test_reversed_vocabulary(method, tying, sides):
     """Hidden states are identical, logits are once re-indexed; copying, ids, bias and tying all show here."""
     torch.manual_seed(0)
-    options = {"preset": "tiny", "d_model": 16, "ffn_dim": 32, "num_heads": 2, "dropout": 0.0}
+    options = TINY | {"dropout": 0.0}
     config = TransformerConfig(**options, tying=tying, has_output_bias=True)
     body = Seq2Seq(config, SIZE, SIZE).eval()
     with torch.no_grad():

@@ -14,6 +14,7 @@ from tests.tensors import assert_near, draw
 from tests.tiny_models import SIZES, VOCAB, Case, Example, batch_of, build, examples, family_config, logits_of
 from trainables.multi_source.graph import NEW
 
+both_norms = pytest.mark.parametrize("norm", ["pre", "post"])
 EXACT = {"rtol": 0, "atol": 1e-9}
 PLAIN = {"segments": "none", "fine_encoder": {"num_layers": 0}}
 
@@ -63,7 +64,7 @@ def test_one_source_without_extras_is_the_plain_model(cross_attention):
     assert_near(logits_of(model, batch), logits_of(plain, batch))
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
+@both_norms
 def test_one_source_with_a_fine_encoder_attends_to_nothing(norm):
     """Invariant F2, second half: SA + (zero CA) + FFN."""
     model = make(fine_encoder={"num_layers": 1, "norm": norm})
@@ -89,7 +90,7 @@ def test_two_identical_sources_are_one(cross_attention, encoding):
     assert_near(logits_of(model, batch_of(double)), logits_of(model, batch_of(single)))
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
+@both_norms
 def test_own_encoders_with_equal_weights_are_one_encoder_per_source(norm):
     model = make(**PLAIN, encoding="own", norm=norm, num_sources=3)
     separate = make(**PLAIN, encoding="separate", norm=norm, num_sources=3)
@@ -121,7 +122,7 @@ def test_serial_attention_is_one_sublayer_after_the_other():
     assert not torch.allclose(layer(x, bank[::-1], []), expected)
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
+@both_norms
 def test_an_absent_second_source_has_no_serial_sublayer(norm):
     """The same as one source, also beside a sentence that has both."""
     model = make(**PLAIN, encoding="own", cross_attention="serial", norm=norm)
@@ -135,7 +136,7 @@ def test_an_absent_second_source_has_no_serial_sublayer(norm):
     assert not torch.allclose(mixed[0], expected[0])
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
+@both_norms
 def test_an_absent_first_source_has_no_serial_sublayer(norm):
     """The second source's sublayer alone, by hand for one layer."""
     layer = make(**PLAIN, encoding="separate", cross_attention="serial", norm=norm).decoder[0]
@@ -257,7 +258,7 @@ def carried(plain, norm, fine_norm):
     return model
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
+@both_norms
 @pytest.mark.parametrize(("fine_norm", "num_norms"), [("pre", 1), ("post", 6)])
 def test_what_a_carried_model_says_before_its_first_step(norm, fine_norm, num_norms, monkeypatch):
     """The model before, of whose encoder's output the fine encoder takes the norm: gain and bias are lost."""

@@ -3,6 +3,7 @@
 from typing import Any, get_args
 
 from nlgraft.evaluation.metric_config import TextMetric
+from tests.small_studies import GREEDY, TINY
 from trainables.embedding_transfer.config import Method
 
 _TRAIN = {
@@ -12,7 +13,6 @@ _TRAIN = {
     "peak_lr": 0.01,
     "eval_every_steps": 2,
 }
-_TINY = {"preset": "tiny", "d_model": 16, "ffn_dim": 32, "num_heads": 2}
 _GENERATOR = {"max_steps": 2, "batch_tokens": 800, "eval_every_steps": 2, "num_dev_sentences": 6}
 
 
@@ -31,13 +31,13 @@ _TRANSLATION = {
         "downstream": {"vocab_size": 200, "is_shared": False},
         "joint": {"vocab_size": 180, "is_shared": False},
     },
-    "model": _TINY,
+    "model": TINY,
     "upstream": {"train": _TRAIN},
     "downstream": {"train": _TRAIN},
     "independent": {"max_steps": 3, "warmup_steps": 1, "peak_lr": 0.01, "eval_every_steps": 2},
     "generator": _GENERATOR,
     "vectors": {"epochs": 1},
-    "decode": {"beam": 1, "max_length_ratio": 0, "max_length_offset": 6},
+    "decode": GREEDY,
 }
 _TEXT = {
     **_TRANSLATION,
@@ -74,7 +74,7 @@ def _arms():
     arms["bpe_dropout"]["tokenizers"] = {**_TRANSLATION["tokenizers"], "upstream": upstream}
     arms["patt_eg, both sides, learned positions"] = {
         **_TRANSLATION,
-        "model": {**_TINY, "source_positions": "learned", "max_positions": 300},
+        "model": {**TINY, "source_positions": "learned", "max_positions": 300},
         "transfer": {"method": "patt_eg", "sides": "both"},
         "downstream": {"train": _TRAIN, "num_bleu_sentences": 4},
     }
@@ -99,4 +99,4 @@ def _arms():
 
 
 ARMS = _arms()
-ARMS["avg_eg"]["model"] = {**_TINY, "target_positions": "learned", "max_positions": 300}
+ARMS["avg_eg"]["model"] = {**TINY, "target_positions": "learned", "max_positions": 300}

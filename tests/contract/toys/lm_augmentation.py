@@ -3,6 +3,7 @@
 from typing import Any, get_args
 
 from nlgraft.evaluation.metric_config import TextMetric
+from tests.small_studies import GREEDY, TINY
 
 _TRAIN = {"max_steps": 3, "batch_tokens": 800, "warmup_steps": 1, "peak_lr": 0.01, "eval_every_steps": 2}
 _LM = {"d_model": 8, "num_layers": 1, "num_heads": 2, "ffn_dim": 8}
@@ -21,9 +22,9 @@ _BASE: dict[str, Any] = {
         "source": {"model": {"kind": "bi_lm", **_LM}, "train": _TRAIN},
         "target": {"model": {"kind": "uni_lm", **_LM}, "train": _TRAIN},
     },
-    "model": {"preset": "tiny", "d_model": 16, "ffn_dim": 32, "num_heads": 2, "tying": "none"},
+    "model": TINY | {"tying": "none"},
     "train": _TRAIN,
-    "decode": {"beam": 1, "max_length_ratio": 0, "max_length_offset": 6},
+    "decode": GREEDY,
 }
 
 

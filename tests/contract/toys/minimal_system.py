@@ -3,11 +3,12 @@
 from typing import Any, get_args
 
 from nlgraft.evaluation.metric_config import TextMetric
+from tests.small_studies import TINY
 
 _BASE: dict[str, Any] = {
     "data": {"corpus": "conlang", "task": "multi_source", "train": 100, "dev": 8, "test": 6},
     "tokenizer": {"vocab_size": 200},
-    "model": {"preset": "tiny", "d_model": 16, "ffn_dim": 32, "num_heads": 2},
+    "model": TINY,
     "train": {"max_steps": 3, "batch_tokens": 800, "warmup_steps": 1, "peak_lr": 0.01},
     "decode": {"beam": 1, "max_length_offset": 5},
 }

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from nlgraft.evaluation.metric_config import TextMetric
+from tests.small_studies import GREEDY, TINY
 
 _TRAIN = {"max_steps": 2, "batch_tokens": 800, "warmup_steps": 1, "peak_lr": 0.01}
 _TEXT = {"corpus": "conlang", "task": "monolingual", "train": 40, "dev": 4, "test": 2}
@@ -17,8 +18,8 @@ _BASE: dict[str, Any] = {
         "text": _LANGUAGES,
     },
     "tokenizer": {"vocab_size": 200},
-    "model": {"preset": "tiny", "d_model": 16, "ffn_dim": 32, "num_heads": 2, "tying": "all"},
-    "decode": {"beam": 1, "max_length_ratio": 0, "max_length_offset": 6},
+    "model": TINY | {"tying": "all"},
+    "decode": GREEDY,
 }
 _UPSTREAM = {"train": _TRAIN}
 _PHASES: dict[str, Any] = {"single_source": {"train": _TRAIN}, "multi_source": {"train": _TRAIN}}

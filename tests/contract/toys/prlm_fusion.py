@@ -3,6 +3,7 @@
 from typing import Any, get_args
 
 from nlgraft.evaluation.metric_config import TextMetric
+from tests.small_studies import GREEDY, TINY
 
 _TRAIN = {"max_steps": 3, "batch_tokens": 800, "warmup_steps": 1, "peak_lr": 0.01, "eval_every_steps": 2}
 _SIZES = {"d_model": 16, "num_heads": 2, "ffn_dim": 32, "num_layers": 2}
@@ -26,9 +27,9 @@ _BASE: dict[str, Any] = {
         "distilbert": {"kind": "distilbert", "teacher": "bert", "num_layers": 1},
     },
     "pretraining": {"tokenizer": {"vocab_size": 150}, "train": {**_TRAIN, "max_steps": 2}},
-    "model": {"preset": "tiny", "d_model": 16, "ffn_dim": 32, "num_heads": 2},
+    "model": TINY,
     "train": _TRAIN,
-    "decode": {"beam": 1, "max_length_ratio": 0, "max_length_offset": 6},
+    "decode": GREEDY,
 }
 
 

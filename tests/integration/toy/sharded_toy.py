@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nlgraft.basics.strict_config import StrictConfig
-from nlgraft.pipeline.stage import Stage, StageContext, StageGraph
+from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.study.data.system import Metric
 
 DESCRIPTION = "A toy"
@@ -24,14 +24,14 @@ class Config(StrictConfig):
     log: str = ""
 
 
-def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageGraph:
+def stage_graph(config, *, seed, splits):
     """A training alone."""
     settings = config.model_dump(exclude={"data"})
     run = f"{__name__}:run_training"
     return StageGraph(Stage(name="training", run=run, config=settings, seed=seed, is_distributed=True))
 
 
-def run_training(context: StageContext) -> None:
+def run_training(context):
     """Train; note the number of workers, whether they divide the model, and the first step."""
     from nlgraft.nn.model_config import LlamaConfig
     from nlgraft.nn.transformers_lms import fresh_llama
@@ -50,7 +50,7 @@ def run_training(context: StageContext) -> None:
     lines, ends = Ragged.of(ids), LineEnds(2, 2)
 
     class Text(PackedText):
-        def batch(self, rows: Any, epoch: int) -> Any:
+        def batch(self, rows, epoch):
             time.sleep(config["pause_s"])
             return super().batch(rows, epoch)
 
@@ -59,7 +59,7 @@ def run_training(context: StageContext) -> None:
     model = fresh_llama(sizes, 25, end_id=2, max_tokens=8, seed=1).double()
     settings = TrainConfig(max_steps=config["steps"], peak_lr=0.01, warmup_steps=5, eval_every_steps=20)
 
-    def measure(model: Any) -> Mapping[str, float]:
+    def measure(model):
         nats, tokens = causal_losses(model, lines, ends, 8).sum(0)
         return {"dev/loss": float(nats / tokens)}
 

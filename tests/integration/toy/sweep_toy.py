@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from nlgraft.basics.errors import HostFault
 from nlgraft.basics.strict_config import StrictConfig
-from nlgraft.pipeline.stage import Stage, StageContext, StageGraph, TrialStopped
+from nlgraft.pipeline.stage import Stage, StageGraph, TrialStopped
 from nlgraft.study.data.system import Metric
 
 DESCRIPTION = "A toy"
@@ -43,7 +43,7 @@ class Config(StrictConfig):
     log: str = ""
 
 
-def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageGraph:
+def stage_graph(config, *, seed, splits):
     """corpus -> upstream -> training -> scores."""
     upstream = Stage(
         name="upstream",
@@ -71,19 +71,19 @@ def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageG
     return StageGraph(scores)
 
 
-def _note(context: StageContext, first_step: int = 1) -> None:
+def _note(context, first_step=1):
     if context.rank == 0:
         _log(context, context.stage.name, first_step)
 
 
-def _log(context: StageContext, event: str, step: int = 1) -> None:
+def _log(context, event, step=1):
     path = context.config["log"]
     if path:
         with Path(path).open("a") as file:
             file.write(f"{event} {context.stage.fingerprint} {os.getpid()} {step}\n")
 
 
-def run_upstream(context: StageContext) -> None:
+def run_upstream(context):
     """Wait a little and leave a file."""
     _note(context)
     end_s = time.monotonic() + context.config["pause_s"]
@@ -94,7 +94,7 @@ def run_upstream(context: StageContext) -> None:
     (context.directory / "upstream.json").write_text(json.dumps(context.config["upstream"]))
 
 
-def run_training(context: StageContext) -> None:
+def run_training(context):
     """Report a rising score; behave as the config says."""
     config = context.config
     latest = context.checkpoints.latest()
@@ -135,11 +135,11 @@ def run_training(context: StageContext) -> None:
     )
 
 
-def _write_state(directory: Path) -> None:
+def _write_state(directory):
     (directory / "state.json").write_text("{}")
 
 
-def _asked_to_stop(context: StageContext) -> str | None:
+def _asked_to_stop(context):
     """Ask as the training loop does: the first worker for all, or some would wait for the others for ever."""
     if context.world_size == 1:
         return context.should_stop()
@@ -151,7 +151,7 @@ def _asked_to_stop(context: StageContext) -> str | None:
     return group.compute_on_first(context.should_stop)
 
 
-def _pause(context: StageContext, pause_s: float, hold: str) -> None:
+def _pause(context, pause_s, hold):
     """Wait as a training does: one that is alone asks many times between two reports whether to stop."""
     end_s = time.monotonic() + pause_s
     while time.monotonic() < end_s or (hold and Path(hold).exists()):
@@ -160,7 +160,7 @@ def _pause(context: StageContext, pause_s: float, hold: str) -> None:
             raise TrialStopped(reason)
 
 
-def _be_lost(context: StageContext) -> None:
+def _be_lost(context):
     """Die as a worker dies whose node is taken away, if that has not happened often enough."""
     num_losses = context.config["num_losses"]
     if num_losses and Path(context.config["log"]).read_text().count("lost ") < num_losses:
@@ -168,7 +168,7 @@ def _be_lost(context: StageContext) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _fill_first_node(context: StageContext) -> None:
+def _fill_first_node(context):
     """Find the disk full on the node that comes here first."""
     import ray
 
@@ -179,7 +179,7 @@ def _fill_first_node(context: StageContext) -> None:
         raise HostFault(f"host {node} cannot use /cache: No space left on device")
 
 
-def _mean_over_workers(context: StageContext, value: float) -> float:
+def _mean_over_workers(context, value):
     """Wait for every worker, as a training does in each step."""
     if context.world_size == 1:
         return value
@@ -191,7 +191,7 @@ def _mean_over_workers(context: StageContext, value: float) -> float:
     return total.item() / context.world_size
 
 
-def run_scores(context: StageContext) -> None:
+def run_scores(context):
     """Score the splits."""
     score = json.loads((context.inputs["training"] / "score.json").read_text())
     values = {

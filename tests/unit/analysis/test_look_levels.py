@@ -26,6 +26,11 @@ def p_values(looks, prior_df, effect=0.0):
     return tests
 
 
+def rejects_at(levels, tests):
+    """Whether any look does, of p-values by look."""
+    return np.any([p <= level for level, p in zip(levels, tests.values(), strict=True)], axis=0)
+
+
 @pytest.mark.parametrize("looks", PLANS)
 @pytest.mark.parametrize("prior_df", [0.0, 5.0])
 @pytest.mark.parametrize("level", [0.5, 0.05, 0.0125])
@@ -34,7 +39,7 @@ def test_all_looks_together_err_at_their_level(looks, prior_df, level):
     levels = look_levels(looks, level, prior_df)
     assert levels[0] == pytest.approx(FIRST * level)
     assert len(set(levels[1:])) == 1
-    errs = np.any([tests[look] <= at for look, at in zip(looks, levels, strict=True)], axis=0)
+    errs = rejects_at(levels, tests)
     assert errs.mean() == pytest.approx(level, abs=3 * (level / 200_000) ** 0.5)
 
 
@@ -44,7 +49,7 @@ def test_the_p_value_is_the_smallest_level_that_rejects(looks):
     p = p_over_looks(tests, looks, 5.0)
     for level in (0.2, 0.05, 0.001):
         levels = look_levels(looks, level, 5.0)
-        rejects = np.any([tests[look] <= at for look, at in zip(looks, levels, strict=True)], axis=0)
+        rejects = rejects_at(levels, tests)
         near = np.abs(np.log(p / level)) < 1e-3
         assert (rejects == (p <= level))[~near].all()
 

@@ -47,6 +47,11 @@ def result_of(study, scored, gaps):
 GAPS = {"avg_eg": 5 + NOISE / 20, "att_eg": UNCLEAR, "patt_eg": NOISE / 10}
 
 
+@pytest.fixture
+def analysis(make_planned, scored):
+    return result_of(make_planned(), scored, GAPS)
+
+
 def test_decided_and_hopeless_cells_stop_and_the_others_go_on(make_planned, scored):
     stops = result_of(make_planned(), scored, GAPS).replay()
     assert stops["arm=avg_eg"].num_seeds == 3
@@ -65,8 +70,7 @@ def test_equal_scores_stop_since_more_seeds_decide_nothing(make_planned, scored)
     assert (stops["arm=patt_eg"].num_seeds, stops["arm=patt_eg"].reason) == (3, "more seeds decide nothing")
 
 
-def test_a_look_waits_for_all_of_its_replicates(make_planned, scored):
-    analysis = result_of(make_planned(), scored, GAPS)
+def test_a_look_waits_for_all_of_its_replicates(analysis):
     for cell in analysis.cells:
         for trial in cell.trials[2:]:
             object.__setattr__(trial, "state", "planned")
@@ -78,8 +82,7 @@ def test_a_look_waits_for_all_of_its_replicates(make_planned, scored):
     )
 
 
-def test_p_is_the_overall_level_of_the_looks_taken(make_planned, scored):
-    analysis = result_of(make_planned(), scored, GAPS)
+def test_p_is_the_overall_level_of_the_looks_taken(analysis):
     compared = analysis.compare("arm=att_eg", metric="test/accuracy")
     p_values = {look: stats.ttest_1samp(UNCLEAR[:look], 0.0).pvalue for look in (3, 5, 10)}
     assert compared.p == pytest.approx(p_over_looks(p_values, (3, 5, 10)), rel=1e-6)
@@ -93,8 +96,7 @@ def test_an_early_decision_stands_beside_later_seeds_of_the_same_sign(make_plann
     assert analysis.compare("arm=avg_eg", metric="test/accuracy").standing == "better"
 
 
-def test_reports_say_what_was_planned_and_where_cells_stopped(make_planned, scored):
-    analysis = result_of(make_planned(), scored, GAPS)
+def test_reports_say_what_was_planned_and_where_cells_stopped(analysis):
     analysis.stops = analysis.replay()
     rows = tables.looks_table(analysis).plain()
     assert ["arm=avg_eg", "3", "decided"] in rows

@@ -17,11 +17,14 @@ from nlgraft.pipeline.store import ArtifactStore
 from tests.unit.analysis.registered import STUDY
 
 
+def num_registrations(place):
+    return len(open_registrations(ArtifactStore.open(place.root / "store")).read().documents)
+
+
 def test_registering_the_same_again_keeps_date_and_digest(here):
     first = here.register()
     assert nlgraft.register(here.study(text="# a comment\n" + STUDY)) == first
-    store = ArtifactStore.open(here.root / "store")
-    assert len(open_registrations(store).read().documents) == 1
+    assert num_registrations(here) == 1
 
 
 def test_drivers_that_register_at_once_agree(here):
@@ -29,8 +32,7 @@ def test_drivers_that_register_at_once_agree(here):
     with ThreadPoolExecutor(4) as pool:
         registrations = list(pool.map(lambda _: nlgraft.register(study), range(4)))
     assert len({registration.time for registration in registrations}) == 1
-    store = ArtifactStore.open(here.root / "store")
-    assert len(open_registrations(store).read().documents) == 1
+    assert num_registrations(here) == 1
 
 
 def test_registering_something_else_makes_a_further_registration(here):

@@ -5,6 +5,7 @@ import functools
 from nlgraft.text.corpora import load_corpus
 from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.training.models import read_model
+from tests.small_studies import GREEDY
 from tests.unit.stages.runs import finish
 from trainables.embedding_transfer import METRICS, Config, stage_graph
 
@@ -32,7 +33,7 @@ def exchange_settings(directory, tokenizer, method="patt_eg", sides="decoder", *
         "generator": GENERATOR,
         "transfer": {"method": method, "sides": sides},
         "downstream": {"train": TRAIN},
-        "decode": {"beam": 1, "max_length_ratio": 0, "max_length_offset": 6},
+        "decode": GREEDY,
     }
 
 

@@ -10,6 +10,7 @@ from nlgraft.text.tokenizer_config import LearnedTokenizerConfig
 from nlgraft.text.tokenizers import train_sentencepiece
 from nlgraft.training.models import read_model
 from nlgraft.vocab.transfer_plan import Provenance, TransferPlan
+from tests.small_studies import GREEDY, TINY
 from tests.tensors import differing
 from tests.unit.embedding_transfer.bert_configs import graph_of
 from tests.unit.stages.runs import finish
@@ -26,11 +27,11 @@ BASE = {
         "downstream": {"vocab_size": 200, "is_shared": False},
         "joint": {"vocab_size": 180, "is_shared": False},
     },
-    "model": {"preset": "tiny", "d_model": 16, "ffn_dim": 32, "num_heads": 2},
+    "model": TINY,
     "upstream": {"train": TRAIN},
     "downstream": {"train": TRAIN},
     "independent": {"max_steps": 3, "warmup_steps": 1, "peak_lr": 0.01},
-    "decode": {"beam": 1, "max_length_ratio": 0, "max_length_offset": 6},
+    "decode": GREEDY,
 }
 TABLE = "target_embedding.table.weight"
 

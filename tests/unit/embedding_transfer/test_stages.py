@@ -11,6 +11,7 @@ from nlgraft.nn.model_config import ArchitectureConfig
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.training.models import read_model
 from nlgraft.vocab.transfer_plan import Provenance, TransferPlan
+from tests.small_studies import GREEDY, TINY
 from tests.tensors import differing
 from tests.unit.embedding_transfer.bert_configs import states
 from tests.unit.stages.runs import finish
@@ -26,11 +27,11 @@ SMALL = {
         "upstream": {"vocab_size": 160, "is_shared": False},
         "downstream": {"vocab_size": 200, "is_shared": False},
     },
-    "model": {"preset": "tiny", "d_model": 16, "ffn_dim": 32, "num_heads": 2, "dropout": 0.1},
+    "model": TINY | {"dropout": 0.1},
     "upstream": {"train": {"max_steps": 6, "batch_tokens": 800, "warmup_steps": 2, "peak_lr": 0.01}},
     "downstream": {"train": {"max_steps": 4, "batch_tokens": 800, "warmup_steps": 2, "peak_lr": 0.01}},
     "generator": {"max_steps": 4, "batch_tokens": 800, "eval_every_steps": 2, "num_dev_sentences": 6},
-    "decode": {"beam": 2, "max_length_ratio": 0, "max_length_offset": 6},
+    "decode": GREEDY | {"beam": 2},
 }
 
 

@@ -69,7 +69,7 @@ def test_confidences_are_the_models_probabilities():
     model = Seq2Seq(TransformerConfig(preset="tiny", d_model=16, num_heads=2, ffn_dim=16), 12, 12).train()
     sources = Ragged.of([[5, 6, 3], [7, 3], [8, 9, 10, 3]])
     hypotheses = [[4, 5], [], [6, 7, 8]]
-    config = GenerationConfig(start_id=2, end_id=3)
+    config = GenerationConfig()
     confidences = token_confidences(model, Inputs([sources]), hypotheses, config)
     assert model.training
     assert [len(values) for values in confidences] == [2, 0, 3]

@@ -37,7 +37,6 @@ class Bench:
         self.queue.open()
 
     def open_optuna(self, cell):
-        assert self.study.search is not None
         return OptunaStudy(cell.label, self.study.search, self.study.objective, None)
 
     def take(self):

@@ -17,12 +17,11 @@ from nlgraft.study.data.design import cells
 from nlgraft.study.data.study import Objective, Search
 from nlgraft.study.public import Study
 from nlgraft.study.reading.place_rules import OPTUNA_FILE
+from tests.small_studies import SHARE
 
 
 def open_study(url=None, check=lambda: None, **sampler):
-    search = Search.model_validate(
-        {"sampler": sampler, "space": {"gain": {"type": "float", "low": 0.0, "high": 1.0}}, "trials": 4}
-    )
+    search = Search.model_validate({"sampler": sampler, "space": {"gain": SHARE}, "trials": 4})
     return OptunaStudy("cell", search, Objective(metric="dev/score", direction="maximize"), url, check)
 
 
@@ -199,7 +198,7 @@ def test_a_driver_that_lost_its_study_writes_no_trial_and_a_trial_that_is_there_
 
 
 def test_to_verify_a_search_that_never_ran_makes_no_store(toy_document):
-    space = {"noise": {"type": "float", "low": 0.0, "high": 1.0}}
+    space = {"noise": SHARE}
     study = Study.from_dict(toy_document | {"search": {"space": space, "trials": 2}})
     store = ArtifactStore.open(study.storage.path)
     [finding] = check_optuna(study, store, cells(study), [])

@@ -11,6 +11,7 @@ from nlgraft.execution.events import CellSearched
 from nlgraft.execution.status import read_status
 from nlgraft.study.data.design import cells
 from nlgraft.study.planning.selection import chosen_params
+from tests.small_studies import SHARE
 from tests.unit.execution.queue_bench import Bench
 
 ANY = TypeAdapter(dict[str, Any])
@@ -21,7 +22,7 @@ def search_document(toy_document):
     toy_document["factors"] = {"upstream": {"target": "upstream", "levels": [0, 1], "baseline": 0}}
     toy_document["search"] = {
         "sampler": {"name": "random", "seed": 3},
-        "space": {"gain": {"type": "float", "low": 0.0, "high": 1.0}},
+        "space": {"gain": SHARE},
         "trials": 3,
     }
     return toy_document

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from nlgraft.pipeline.trial import trial_record
+from tests.small_studies import SHARE
 from tests.unit.execution.queue_bench import Bench, short_study
 
 
@@ -105,7 +106,7 @@ def test_a_search_proposes_ahead_only_if_results_change_no_proposal(toy_document
     toy_document["factors"] = {}
     toy_document["search"] = {
         "sampler": {"name": sampler, "seed": 1},
-        "space": {"gain": {"type": "float", "low": 0.0, "high": 1.0}},
+        "space": {"gain": SHARE},
         "trials": 40,
     }
     bench = Bench(toy_document)

@@ -174,7 +174,6 @@ def test_a_sweep_that_others_keep_from_computing_waits_though_it_looks_again_and
         assert "another sweep is computing" in reason
         bench.clock_s += 6.0
         trial = bench.queue.take()
-        assert trial is not None
         assert bench.queue.awaited_of_others == reason, "it looks once more"
         bench.queue.defer(trial, "another sweep")
     trial = bench.start()

@@ -9,13 +9,13 @@ from nlgraft.study.data.design import cells
 from nlgraft.study.public import Study
 from nlgraft.study.reading.resolving import resolve_cell
 from tests.contract.toys.minimal_system import ARMS
+from tests.small_studies import TINY
 
 DOCUMENT = {
     "name": "small",
     "system": "examples.minimal_system",
     "data": ARMS["first"]["data"],
-    "base": {name: ARMS["first"][name] for name in ("tokenizer", "train", "decode")}
-    | {"model": {"preset": "tiny", "d_model": 16, "ffn_dim": 32, "num_heads": 2}},
+    "base": {name: ARMS["first"][name] for name in ("tokenizer", "train", "decode")} | {"model": TINY},
     "factors": {"read": {"target": "read", "levels": ["first", "both"], "baseline": "first"}},
     "objective": {"metric": "dev/loss", "direction": "minimize"},
     "seeds": [1, 2, 3],

@@ -25,6 +25,10 @@ from tests.servers import first_answer, free_port
 from tests.tensors import assert_near
 
 
+def export_first_seed(study, out, cell):
+    return nlgraft.export_model(study, out, cell=cell, seed=1)
+
+
 def said_by_trial(study, cell, seed):
     """Test sources of a cell by column, and what its trial made of them, from the store itself."""
     graph = choose(nlgraft.load(study), cell, seed).graph
@@ -93,7 +97,7 @@ def test_ctranslate2_reads_the_tokens_of_the_tokenizer(study, tmp_path):
     """Greedy search by CTranslate2 itself, with nothing but the exported files."""
     ctranslate2 = pytest.importorskip("ctranslate2")
     sentencepiece = pytest.importorskip("sentencepiece")
-    nlgraft.export_model(study, tmp_path / "m", cell="first", seed=1)
+    export_first_seed(study, tmp_path / "m", "first")
     [lines], expected = said_by_trial(study, "first", 1)
     path = next((tmp_path / "m" / "nlgraft" / "tokenizers" / "0").glob("*.model"))
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(path))
@@ -108,7 +112,7 @@ def test_ctranslate2_reads_the_tokens_of_the_tokenizer(study, tmp_path):
 
 
 def test_wrong_input_of_a_model_is_named(study, tmp_path):
-    nlgraft.export_model(study, tmp_path / "m", cell="both", seed=1)
+    export_first_seed(study, tmp_path / "m", "both")
     refused = invoke("translate", tmp_path / "m", text=b"a\tb\nonly one\n", code=2)
     assert "line 2: 1 columns, the model reads 2" in refused.stderr
     invoke("translate", tmp_path / "m", text=b"\xff\tb\n", code=2)
@@ -117,7 +121,7 @@ def test_wrong_input_of_a_model_is_named(study, tmp_path):
 
 
 def test_two_columns_for_one_source_are_translated_and_told(study, tmp_path):
-    nlgraft.export_model(study, tmp_path / "m", cell="first", seed=1)
+    export_first_seed(study, tmp_path / "m", "first")
     done = invoke("translate", tmp_path / "m", text=b"a\na\tb\n")
     assert (done.exit_code, len(done.stdout.splitlines())) == (0, 2)
     assert "line 2: has a tab, but the model reads one source, source 0" in done.stderr
@@ -197,7 +201,7 @@ def test_mlflow_serves_the_winner(study, tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     client = mlflow.MlflowClient(uri)
     experiment = client.create_experiment("small", artifact_location=(tmp_path / "files").as_uri())
-    exported = nlgraft.export_model(study, tmp_path / "m", cell="both", seed=1)
+    exported = export_first_seed(study, tmp_path / "m", "both")
     from nlgraft import api
 
     elsewhere = tmp_path / "elsewhere.db"
@@ -222,7 +226,7 @@ def test_a_server_answers_with_the_winner(study, tmp_path):
     """``mlflow models serve`` of an exported model; one request by HTTP."""
     from nlgraft.tracking.served import save_predictor
 
-    nlgraft.export_model(study, tmp_path / "m", cell="first", seed=1)
+    export_first_seed(study, tmp_path / "m", "first")
     save_predictor(tmp_path / "served", tmp_path / "m", [])
     [lines], expected = said_by_trial(study, "first", 1)
     port = free_port()

@@ -141,7 +141,7 @@ def test_a_prompt_is_given_and_not_searched():
     """Tokens before the search are read as in training, and leave room for fewer in the position table."""
     translator = tiny_translator("mbart", decoder_start_token_id=2)
     model, _ = from_hugging_face(translator)
-    config = GenerationConfig(beam=1, start_id=2, end_id=3, forced_ids=(6,), max_length_offset=90)
+    config = GenerationConfig(beam=1, forced_ids=(6,), max_length_offset=90)
     source = Tokens.from_lists([[9, 8, 2], [6, 2]], 1)
     best_ids = [best[0].ids for best in beam_search(model, [source], config=config)]
     target = Tokens.from_lists([[2, 6, *ids] for ids in best_ids], 1)

@@ -40,6 +40,7 @@ from nlgraft.training.masked_lm_training import read_masked_lm
 from nlgraft.training.models import read_model
 from nlgraft.training.train_config import MaskedScoringConfig, MaskingConfig, TrainConfig
 from nlgraft.vocab.transfer_plan import Provenance, TransferPlan
+from tests.tensors import differing
 from tests.unit.stages.runs import finish
 
 TRAIN = TrainConfig(
@@ -71,13 +72,16 @@ def run(store, stage):
     return finish(store, StageGraph(stage), metrics=METRICS)
 
 
+def upstream_text(config):
+    tokenizer = masked_pieces.upstream_tokenizer(config, corpus())
+    return masked_pieces.masked_text("upstream", corpus(), tokenizer, max_tokens=50)
+
+
 def exchanged_trial(method="avg", new_rows=0, splits=("dev", "test"), **settings):
     """BERT from scratch, another vocabulary, further training."""
     config = MaskedLMConfig(**{"num_scoring_rounds": 2, **BERT, **settings})
-    old_corpus, new_corpus = corpus(), corpus("downstream", domain="b")
-    old = masked_pieces.masked_text(
-        "upstream", old_corpus, masked_pieces.upstream_tokenizer(config, old_corpus), max_tokens=50
-    )
+    new_corpus = corpus("downstream", domain="b")
+    old = upstream_text(config)
     tokenizer = masked_pieces.word_tokenizer("downstream", WordTokenizerConfig(vocab_size=170), new_corpus)
     new = masked_pieces.masked_text("downstream", new_corpus, tokenizer, max_tokens=50)
     upstream = masked_pieces.pretrained_masked_lm(config, TRAIN, old, max_tokens=50, seed=1)
@@ -151,7 +155,7 @@ def test_dev_alone_is_scored_by_the_training(store):
 def test_an_exchange_changes_rows_and_biases_only(store):
     _, at = run(store, exchanged_trial())
     before, after = state(at("upstream")), state(at("transfer"))
-    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    changed = differing(before, after)
     assert changed == {
         "model.bert.embeddings.word_embeddings.weight",
         "model.cls.predictions.decoder.weight",
@@ -192,10 +196,8 @@ def test_masking_is_part_of_what_trains_and_scoring_of_what_scores():
 
 
 def test_text_beyond_the_positions_is_refused(store):
-    config, text = MaskedLMConfig(**BERT), corpus()
-    tokenizer = masked_pieces.upstream_tokenizer(config, text)
-    lines = masked_pieces.masked_text("upstream", text, tokenizer, max_tokens=50)
-    upstream = masked_pieces.pretrained_masked_lm(config, TRAIN, lines, max_tokens=8, seed=1)
+    config = MaskedLMConfig(**BERT)
+    upstream = masked_pieces.pretrained_masked_lm(config, TRAIN, upstream_text(config), max_tokens=8, seed=1)
     with pytest.raises(TrialFailed, match=r"set data\.max_tokens to at most 8"):
         run(store, upstream)
 
@@ -218,10 +220,7 @@ def test_a_checkpoint_learns_its_missing_head(store, tmp_path):
     )
     body.save_pretrained(tmp_path)
     config = MaskedLMConfig(checkpoint=str(tmp_path), is_body_trained=False)
-    text = masked_pieces.masked_text(
-        "upstream", corpus(), masked_pieces.upstream_tokenizer(config, corpus()), max_tokens=50
-    )
-    upstream = masked_pieces.pretrained_masked_lm(config, TRAIN, text, max_tokens=50, seed=1)
+    upstream = masked_pieces.pretrained_masked_lm(config, TRAIN, upstream_text(config), max_tokens=50, seed=1)
     record, at = run(store, upstream)
     learned = state(at("upstream"))
     for name, tensor in body.state_dict().items():
@@ -321,7 +320,7 @@ def test_both_tables_of_an_encoder_decoder_are_exchanged(store):
             "output_projection",
             *(["source_embedding"] if exchanged == sides else []),
         )
-        assert all(torch.equal(before[n], after[n]) for n in before if not n.startswith(gone))
+        assert all(name.startswith(gone) for name in differing(before, after))
         assert len(after["target_embedding.table.weight"]) == 120
         assert len(after["source_embedding.table.weight"]) == (120 if exchanged == sides else 200)
 

@@ -5,6 +5,8 @@ import pytest
 from nlgraft.study.data.study import Resources
 from nlgraft.study.planning.cost import capacity_problems, max_concurrent
 
+SOME = {"min": 2, "max": 4}
+
 
 @pytest.mark.parametrize(
     "resources, capacity, count",
@@ -22,10 +24,10 @@ from nlgraft.study.planning.cost import capacity_problems, max_concurrent
         ({"max_gpus": 1.0}, {"CPU": 8}, 8),  # a trial without GPUs holds none
         ({"max_cpus": 4, "max_concurrent": 3}, {"CPU": 8}, 3),
         # with a range of workers: as many with the most as fit, and one with what is left
-        ({"workers": {"min": 2, "max": 4}}, {"CPU": 3}, 1),
-        ({"workers": {"min": 2, "max": 4}}, {"CPU": 10}, 3),
-        ({"workers": {"min": 2, "max": 4}}, {"CPU": 1}, 0),
-        ({"workers": {"min": 2, "max": 4}, "max_cpus": 8}, {"CPU": 64}, 2),
+        ({"workers": SOME}, {"CPU": 3}, 1),
+        ({"workers": SOME}, {"CPU": 10}, 3),
+        ({"workers": SOME}, {"CPU": 1}, 0),
+        ({"workers": SOME, "max_cpus": 8}, {"CPU": 64}, 2),
         ({"workers": {"min": 1, "max": 3}, "gpus_per_worker": 1}, {"CPU": 8, "GPU": 4}, 2),
     ],
 )

@@ -12,6 +12,11 @@ MERGE = {"target": "model.merge", "levels": ["sum", "gate", "average"], "baselin
 DROPOUT = {"target": "model.dropout", "levels": [0.0, 0.1, 0.2], "baseline": 0.1}
 
 
+def dropout_where(**when):
+    """Declare that dropout has no effect there."""
+    return {"factor": "dropout", "when": when}
+
+
 @pytest.fixture
 def crossed(good):
     """Dropout is not read with merge average."""
@@ -69,7 +74,7 @@ def test_relative_paths_start_at_the_study_file(crossed, tmp_path):
 
 
 def test_declared_combinations_are_one_cell_by_all_of_its_names(crossed):
-    crossed["design"]["idle"] = [{"factor": "dropout", "when": {"merge": ["average"]}}]
+    crossed["design"]["idle"] = [dropout_where(merge=["average"])]
     study = Study.from_dict(crossed)
     assert len(cells(study)) == 7
     merged = find_cell(study, "merge=average")
@@ -79,7 +84,7 @@ def test_declared_combinations_are_one_cell_by_all_of_its_names(crossed):
 
 
 def test_an_excluded_combination_does_not_take_its_equals_along(crossed):
-    crossed["design"]["idle"] = [{"factor": "dropout", "when": {"merge": "average"}}]
+    crossed["design"]["idle"] = [dropout_where(merge="average")]
     crossed["exclude"] = [{"merge": "average", "dropout": 0.1}]
     assert len(cells(Study.from_dict(crossed))) == 7
 
@@ -88,19 +93,19 @@ def test_an_excluded_combination_does_not_take_its_equals_along(crossed):
     ("idle", "where", "message"),
     [
         (
-            {"factor": "dropout", "when": {"merge": "gate"}},
+            dropout_where(merge="gate"),
             "",
             "dropout has an effect where merge is gate",
         ),
         ({"factor": "drop", "when": {"merge": "gate"}}, ".factor", "Did you mean 'dropout'?"),
-        ({"factor": "dropout", "when": {"merge": ["avg"]}}, ".when.merge", "'avg' is not a level of merge"),
-        ({"factor": "dropout", "when": {"mege": "gate"}}, ".when.mege", "Did you mean 'merge'?"),
-        ({"factor": "dropout", "when": {"dropout": 0.1}}, ".when.dropout", "is the idle factor itself"),
-        ({"factor": "dropout", "when": {}}, ".when", "at least 1 long"),
+        (dropout_where(merge=["avg"]), ".when.merge", "'avg' is not a level of merge"),
+        (dropout_where(mege="gate"), ".when.mege", "Did you mean 'merge'?"),
+        (dropout_where(dropout=0.1), ".when.dropout", "is the idle factor itself"),
+        (dropout_where(), ".when", "at least 1 long"),
     ],
 )
 def test_wrong_declarations_are_refused(crossed, problems, idle, where, message):
-    right = {"factor": "dropout", "when": {"merge": "average"}}
+    right = dropout_where(merge="average")
     crossed["design"]["idle"] = [right, idle]
     messages = problems(crossed)
     assert list(messages) == [f"design.idle[1]{where}"]

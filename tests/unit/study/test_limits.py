@@ -9,6 +9,7 @@ import pytest
 
 from nlgraft.basics.errors import StudyError
 from nlgraft.study.public import Study
+from tests.small_studies import GAINS
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +74,7 @@ def test_many_misspelt_settings_are_named_within_seconds(toy_document, problems)
 @pytest.mark.parametrize("text", ["\x1b[2J\x1b[31mgone", "\u202etxt.exe"])
 @pytest.mark.parametrize("place", ["description", "factors"])
 def test_what_would_disturb_a_terminal_is_refused(toy_document, problems, place, text):
-    factors = {text: {"target": "gain", "levels": [0.0, 1.0], "baseline": 0.0}}
+    factors = {text: GAINS}
     toy_document[place] = text if place == "description" else factors
     joined = " ".join(problems(toy_document).values())
     assert f"{text!a} has characters that control a terminal" in joined

@@ -52,10 +52,16 @@ def test_a_store_finds_a_study_by_its_name_alone(scaled, tmp_path):
     assert Study.from_store("toy", store).fingerprint == plain.fingerprint
 
 
+def recorded(document, place):
+    """A store with the record of a study, and the file of that."""
+    store = ArtifactStore.open(place / "store")
+    Study.from_dict(document).record(store)
+    [path] = (place / "store/records/definitions").iterdir()
+    return store, path
+
+
 def test_a_record_of_an_earlier_version_may_hold_settings_that_were_removed(good, tmp_path):
-    store = ArtifactStore.open(tmp_path / "store")
-    Study.from_dict(good).record(store)
-    [path] = (tmp_path / "store/records/definitions").iterdir()
+    store, path = recorded(good, tmp_path)
     record = json.loads(path.read_text())
     record["study"]["resources"] |= {"priority": 1, "use_idle_cpus": False}
     record["study"]["analysis"] |= {"test": "paired_bootstrap", "correction": "none"}
@@ -65,12 +71,9 @@ def test_a_record_of_an_earlier_version_may_hold_settings_that_were_removed(good
 
 def test_a_store_reads_no_variable_of_whoever_opens_it(good, tmp_path, monkeypatch):
     monkeypatch.setenv("PASSWORD", "hunter2")
-    store = ArtifactStore.open(tmp_path / "store")
-    Study.from_dict(good).record(store)
-    [path] = (tmp_path / "store/records/definitions").iterdir()
-    path.write_text(
-        json.dumps(json.loads(path.read_text()) | {"study": good | {"description": "${env:PASSWORD}"}})
-    )
+    store, path = recorded(good, tmp_path)
+    changed = {"study": good | {"description": "${env:PASSWORD}"}}
+    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
     with pytest.raises(StudyError, match="record names a variable") as caught:
         Study.from_store("toy", store)
     assert "hunter2" not in str(caught.value)

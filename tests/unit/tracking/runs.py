@@ -13,6 +13,10 @@ def runs_by_name(client, experiment="demo", view=1):
     return named
 
 
+def first_run(client):
+    return runs_by_name(client)["baseline, seed 1"]
+
+
 def snapshot(client, experiment="demo"):
     """Everything of every run that a second report must not change."""
     return {
@@ -45,6 +49,11 @@ def run_study(tracker, toy, store, report):
 def end_trials(tracker, toy, store, **options):
     for trial in toy.trials:
         tracker.trial_ended(trial, toy.record(trial), store, **options)
+
+
+def end_trial(tracker, toy, trial, **fields):
+    tracker.trial_ended(trial, toy.record(trial, **fields))
+    tracker.close()
 
 
 def artifact_names(client, run, path=None):

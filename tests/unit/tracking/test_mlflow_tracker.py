@@ -15,6 +15,8 @@ from tests.unit.tracking.runs import (
     CELLS,
     NESTED,
     artifact_names,
+    end_trial,
+    first_run,
     runs_by_name,
 )
 
@@ -81,7 +83,7 @@ def test_parameters_are_the_settings_that_take_part(uri, client, toy):
     config = {**toy.trials[0].config, "teacher": None}
     tracker.trial_started(toy.Trial(toy.cells[0], "x", config=config))
     tracker.close()
-    params = runs_by_name(client)["baseline, seed 1"].data.params
+    params = first_run(client).data.params
     assert set(params) == {"_factor.arm", "arm", "train.peak_lr", *(f"data.{k}" for k in config["data"])}
 
 
@@ -141,7 +143,7 @@ def test_states_of_a_trial(open_tracker, client, toy, state, reason, status):
     tracker.trial_started(trial)
     tracker.trial_ended(trial, toy.record(trial, state, reason))
     tracker.close()
-    run = runs_by_name(client)["baseline, seed 1"]
+    run = first_run(client)
     assert run.info.status == status
     assert run.data.tags["nlgraft.state"] == state
     assert run.data.tags["nlgraft.end_reason"] == reason
@@ -162,7 +164,7 @@ def test_values_that_are_not_finite_are_kept_and_kept_once(open_tracker, client,
         tracker.trial_started(trial)
         tracker.trial_ended(trial, record)
         tracker.close()
-    run = runs_by_name(client)["baseline, seed 1"]
+    run = first_run(client)
     assert math.isnan(run.data.metrics["dev/loss"])
     assert run.data.metrics["dev/worst"] > 1e308
     assert len(client.get_metric_history(run.info.run_id, "train/loss")) == 2
@@ -173,10 +175,8 @@ def test_values_that_are_not_finite_are_kept_and_kept_once(open_tracker, client,
 def test_more_points_than_one_batch_holds(open_tracker, client, toy):
     trial = toy.trials[0]
     curve = [[step, step / 7, 1_000_000 + step] for step in range(2500)]
-    tracker = open_tracker()
-    tracker.trial_ended(trial, toy.record(trial, curves={"train/loss": curve}))
-    tracker.close()
-    run = runs_by_name(client)["baseline, seed 1"]
+    end_trial(open_tracker(), toy, trial, curves={"train/loss": curve})
+    run = first_run(client)
     history = client.get_metric_history(run.info.run_id, "train/loss")
     assert [[m.step, m.value, m.timestamp] for m in history] == curve
 
@@ -235,14 +235,12 @@ def test_one_trial_in_two_cells_is_one_run_in_each(open_tracker, client, toy):
 
 def test_a_final_value_that_the_curve_ends_with_is_one_point(open_tracker, client, toy):
     trial = toy.trials[0]
-    tracker = open_tracker()
-    tracker.trial_ended(trial, toy.record(trial, metrics={"dev/bleu": 19.0, "train/loss": 1.4}))
-    tracker.close()
-    run_id = runs_by_name(client)["baseline, seed 1"].info.run_id
+    end_trial(open_tracker(), toy, trial, metrics={"dev/bleu": 19.0, "train/loss": 1.4})
+    run_id = first_run(client).info.run_id
     assert len(client.get_metric_history(run_id, "dev/bleu")) == 1
     losses = sorted((m.timestamp, m.step, m.value) for m in client.get_metric_history(run_id, "train/loss"))
     assert losses == [(1_000_010, 10, 2.5), (1_000_020, 20, 1.5), (1_001_000, 20, 1.4)]
-    assert runs_by_name(client)["baseline, seed 1"].data.metrics["train/loss"] == 1.4
+    assert first_run(client).data.metrics["train/loss"] == 1.4
 
 
 def test_two_studies_at_once_on_one_database(open_tracker, client, toy):
@@ -287,9 +285,7 @@ def test_two_stores_that_report_one_study_have_each_its_own_runs(open_tracker, c
 
 def test_search_trials_carry_their_proposal(open_tracker, client, toy):
     trial = toy.Trial(toy.cells[0], "s3", kind="search", number=3, params={"train.peak_lr": 0.002})
-    tracker = open_tracker()
-    tracker.trial_ended(trial, toy.record(trial))
-    tracker.close()
+    end_trial(open_tracker(), toy, trial)
     run = runs_by_name(client)["baseline, search 3"]
     assert {entry.dataset.name for entry in run.inputs.dataset_inputs} == {"conlang/train", "conlang/dev"}
     tags = run.data.tags
@@ -312,10 +308,8 @@ def test_a_deleted_experiment_is_restored_with_a_warning(open_tracker, client, t
 def test_a_run_that_was_made_twice_is_reduced_to_the_older_one(open_tracker, client, toy):
     """A request that was carried out although its answer was lost."""
     trial = toy.trials[0]
-    tracker = open_tracker()
-    tracker.trial_ended(trial, toy.record(trial))
-    tracker.close()
-    run = runs_by_name(client)["baseline, seed 1"]
+    end_trial(open_tracker(), toy, trial)
+    run = first_run(client)
     client.create_run(run.info.experiment_id, run.info.start_time + 5, run.data.tags)
     open_tracker().close()
-    assert runs_by_name(client)["baseline, seed 1"].info.run_id == run.info.run_id
+    assert first_run(client).info.run_id == run.info.run_id

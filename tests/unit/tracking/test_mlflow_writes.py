@@ -6,7 +6,7 @@ from nlgraft.tracking import backend
 from nlgraft.tracking.check import check_runs
 from nlgraft.tracking.layout import StudyLayout
 from tests.processes import wait_until
-from tests.unit.tracking.runs import NESTED, end_trials, runs_by_name, snapshot
+from tests.unit.tracking.runs import NESTED, end_trials, first_run, runs_by_name, snapshot
 
 
 def test_reporting_a_finished_study_again_changes_nothing(open_tracker, client, toy, store, reported):
@@ -171,7 +171,7 @@ def test_a_trial_that_was_written_in_part_is_completed_by_the_next_driver(
     tracker = open_tracker()
     tracker.trial_ended(trial, toy.record(trial, state))
     assert tracker.close() == 0
-    run = runs_by_name(client)["baseline, seed 1"]
+    run = first_run(client)
     assert run.info.status == state.upper()
     assert run.data.tags["nlgraft.state"] == state
     assert run.data.metrics["test/bleu"] == 20.0
@@ -211,9 +211,9 @@ def test_a_crash_leaves_orphans_that_the_next_driver_ends_or_continues(open_trac
     assert {run.info.status for run in runs_by_name(client).values()} == {"RUNNING"}
 
     tracker = open_tracker()
-    wait_until(lambda: runs_by_name(client)["baseline, seed 1"].info.status == "KILLED")
+    wait_until(lambda: first_run(client).info.status == "KILLED")
     tracker.trial_started(first)
-    wait_until(lambda: runs_by_name(client)["baseline, seed 1"].info.status == "RUNNING")
+    wait_until(lambda: first_run(client).info.status == "RUNNING")
     tracker.trial_ended(first, toy.record(first))
     tracker.finish_study(toy.result(), "")
     tracker.close()
@@ -237,6 +237,6 @@ def test_what_the_record_says_of_a_step_is_there_even_if_something_else_was_told
     tracker.trial_metrics(trial, 20, {"train/loss": 1.5}, 1_000_002)
     tracker.trial_ended(trial, toy.record(trial))
     tracker.close()
-    run = runs_by_name(client)["baseline, seed 1"]
+    run = first_run(client)
     history = client.get_metric_history(run.info.run_id, "train/loss")
     assert sorted((m.step, m.value) for m in history) == [(10, 2.5), (10, 9.0), (20, 1.5)]

@@ -31,6 +31,12 @@ def inputs(rows=24, vocabulary=11, width=5, bias=True, dtype=torch.float64):
     return random(rows, width), random(vocabulary, width), random(vocabulary) if bias else None, target
 
 
+def assert_gradients_alike(loss, plain, leaves, **tolerances):
+    gradients = (torch.autograd.grad(value, leaves) for value in (loss, plain))
+    for gradient, expected in zip(*gradients, strict=True):
+        torch.testing.assert_close(gradient, expected, **tolerances)  # their types, too
+
+
 @pytest.mark.parametrize("kind", ["uniform_all", "uniform_others"])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("bias", [False, True])
@@ -41,9 +47,7 @@ def test_slices_give_the_loss_and_gradient_of_plain_logits(small_slices, kind, s
     logits = hidden @ weight.T + (bias_V if bias else 0)
     plain = smoothed_cross_entropy(logits, target, smoothing, kind)
     assert sliced.item() == pytest.approx(plain.item(), rel=1e-12)
-    gradients = [torch.autograd.grad(3 * loss, leaves) for loss in (sliced, plain)]
-    for gradient, expected in zip(*gradients, strict=True):
-        assert torch.allclose(gradient, expected, rtol=1e-10, atol=1e-12)
+    assert_gradients_alike(3 * sliced, 3 * plain, leaves, rtol=1e-10, atol=1e-12)
 
 
 def test_extreme_logits_neither_overflow_nor_vanish():
@@ -51,8 +55,7 @@ def test_extreme_logits_neither_overflow_nor_vanish():
     loss = projected_cross_entropy(hidden * 300, weight, None, target, 0.1, "uniform_all")
     plain = smoothed_cross_entropy(hidden * 300 @ weight.T, target, 0.1, "uniform_all")
     assert loss.item() == pytest.approx(plain.item(), rel=1e-5)
-    gradient, expected = (torch.autograd.grad(value, weight)[0] for value in (loss, plain))
-    assert torch.allclose(gradient, expected, rtol=1e-4, atol=1e-2)
+    assert_gradients_alike(loss, plain, weight, rtol=1e-4, atol=1e-2)
 
 
 def test_without_gradients_only_the_loss_is_computed(small_slices):
@@ -73,13 +76,7 @@ def test_under_bf16_the_loss_is_summed_in_fp32_and_gradients_keep_their_type(sma
     assert rough.dtype == torch.float32
     assert rough.item() == pytest.approx(exact.item(), rel=1e-2)
     assert rough.item() != exact.item()
-    for gradient, expected in zip(
-        torch.autograd.grad(rough, [hidden, weight, bias_V]),
-        torch.autograd.grad(exact, [hidden, weight, bias_V]),
-        strict=True,
-    ):
-        assert gradient.dtype == torch.float32
-        assert torch.allclose(gradient, expected, rtol=0.1, atol=0.05)
+    assert_gradients_alike(rough, exact, [hidden, weight, bias_V], rtol=0.1, atol=0.05)
 
 
 def test_near_certain_tokens_keep_their_small_gradient_in_bf16():
@@ -106,8 +103,4 @@ def test_objective_of_the_real_model_equals_that_of_its_logits(tying):
     plain = smoothed_cross_entropy(logits, target, 0.1, "uniform_all")
     assert loss.loss_sum.item() == pytest.approx(plain.item(), rel=1e-5)
     assert loss.num_tokens == len(target)
-    parameters = list(model.parameters())
-    for gradient, expected in zip(
-        torch.autograd.grad(loss.loss_sum, parameters), torch.autograd.grad(plain, parameters), strict=True
-    ):
-        assert torch.allclose(gradient, expected, rtol=1e-3, atol=1e-4)
+    assert_gradients_alike(loss.loss_sum, plain, [*model.parameters()], rtol=1e-3, atol=1e-4)

@@ -8,9 +8,8 @@ from nlgraft.nn.masked_lm_models import MaskedBatch
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.training.masked_lm_training import bert2bert, fresh_encoder, read_masked_lm, write_masked_lm
+from tests.small_studies import TINY
 from tests.tiny_masked_lms import KINDS, masked_lm
-
-SIZES = {"preset": "tiny", "d_model": 16, "ffn_dim": 32, "num_heads": 2}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -26,14 +25,14 @@ def test_a_written_model_is_read_as_it_was(kind, tmp_path):
 
 
 def test_a_checkpoint_without_a_head_says_so_when_it_is_read(tmp_path):
-    write_masked_lm(fresh_encoder(TransformerConfig(**SIZES), 12, can_predict=False), tmp_path)
+    write_masked_lm(fresh_encoder(TransformerConfig(**TINY), 12, can_predict=False), tmp_path)
     assert not read_masked_lm(tmp_path).can_predict
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_the_decoder_begins_as_the_encoder(norm):
     """Without cross-attention and future, decoder states are those of the encoder on a line of one token."""
-    config = TransformerConfig(**SIZES, norm=norm)
+    config = TransformerConfig(**TINY, norm=norm)
     masked = fresh_encoder(config, 12, seed=3).eval()
     both = bert2bert(masked, config, Seq2Seq(config, 12, 12)).eval()
     assert torch.equal(both.source_embedding.table.weight, both.target_embedding.table.weight)
