@@ -26,6 +26,8 @@ UNREAD = {
         "suggest", "restore", "checkpoint_path", "iteration", "__mixins__",
     },
     "MLflow calls its model": {"load_context"},
+    "sacreBLEU reads what is set on its metric": {"num_refs"},
+    "what is held so that it lives as long": {"_keeper"},
     "nltk's METEOR calls its WordNet": {"synsets"},
     "transformers, tokenizers, SentencePiece, rich and ruamel read what is set on their objects": {
         "use_cache", "share_encoder_decoder_embeddings", "tie_encoder_decoder", "tie_word_embeddings",

@@ -76,7 +76,7 @@ def recomputed(layers: Iterable[nn.Module]) -> Iterator[None]:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """Return this worker's part, [rows of it, ...], of a tensor [...], which shares its memory; or the whole."""
+    """Return this worker's part of a tensor [...], which shares its memory; the whole if undivided."""
     return tensor.to_local() if is_divided(tensor) else tensor  # type: ignore[operator]
 
 
