@@ -44,7 +44,7 @@ UNREAD = {
     "zipfile writes the comment that is set": {"comment"},
     "whoever calls the Python API": {"events", "from_dict", "log_probability"},
     "fields of documents and configs, written and read whole": {
-        "schema_version", "num_read", "num_empty_lines", "best_step", "is_assumed",
+        "schema_version", "num_empty_lines", "best_step", "is_assumed",
     },
 }  # fmt: skip
 
