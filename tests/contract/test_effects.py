@@ -100,6 +100,8 @@ REFUSED = {
     "lora": "it needs the extra peft: tests/unit/llm_vocabulary",
     "causal_lm.model": "a toy has no checkpoint instead",
     "causal_lm.tokenizer": "a model that is trained from scratch needs it",
+    "donor.model": "a toy has no checkpoint instead",
+    "donor.train": "a model that is trained from scratch needs it",
     "vocabulary.method": "the name of a method of nlgraft vocab: all of them in tests/unit/llm_vocabulary",
     "masked_lm.is_body_trained": "a body that starts from scratch must learn",
     "upstream": "what is pretrained needs its text, and a model from scratch its pretraining",

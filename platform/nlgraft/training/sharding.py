@@ -76,17 +76,17 @@ def recomputed(layers: Iterable[nn.Module]) -> Iterator[None]:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """Return this worker's part of a tensor, which shares its memory; the whole if it is not divided."""
+    """Return this worker's part of a tensor [...], which shares its memory; the whole if undivided."""
     return tensor.to_local() if is_divided(tensor) else tensor  # type: ignore[operator]
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """Gather a tensor on its device if it is divided; every worker must call it."""
+    """Gather a tensor [...] on its device if it is divided, whole again; every worker must call it."""
     return tensor.full_tensor() if is_divided(tensor) else tensor  # type: ignore[operator]
 
 
 def is_divided(tensor: Tensor) -> bool:
-    """Tell if a tensor is one of a divided model, of which this worker has a part."""
+    """Tell if a tensor [...] is one of a divided model, of which this worker has a part."""
     return hasattr(tensor, "full_tensor")
 
 

@@ -369,7 +369,7 @@ class Workers:
                 tensor.copy_(on_device)
 
     def gather(self, parts: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-        """Yield the tensors, whole, on the first worker; all workers must exhaust it."""
+        """Yield the tensors, whole in their own shape, on the first worker; all workers must exhaust it."""
         for name, part in parts.items():
             value = whole(part.detach())
             if self.is_first:

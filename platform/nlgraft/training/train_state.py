@@ -108,7 +108,7 @@ def distinct_state(model: nn.Module) -> dict[str, Tensor]:
 
 
 def learned_state(model: nn.Module) -> dict[str, Tensor]:
-    """Return the tensors that training changes, trained parameters and buffers, as `distinct_state`."""
+    """Return what training changes, trained parameters and buffers, each of its own shape, tied ones once."""
     frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
     return {name: tensor for name, tensor in distinct_state(model).items() if name not in frozen}
 

@@ -62,7 +62,7 @@ def test_it_reads_and_says_what_it_does_in_transformers(store, family, checkpoin
     batch = Seq2SeqData(encoded, settings.view, batch_tokens=10_000).batch(torch.arange(6).numpy(), 0)
     corpus = read_corpus(made(store, graph.find("downstream_corpus")) / "dev")
     model = read_model(made(store, graph.find("upstream"))).eval()
-    lines = corpus.sources[0], corpus.target
+    lines = [*corpus.sources[0]], [*corpus.target]
     check_alike(checkpoints / family, family, model, batch, lines, settings.generation)
 
 

@@ -226,7 +226,11 @@ def _largest(stage: Stage, settings: Collection[str]) -> int:
     if "checkpoint" in stage.locations:
         with suppress(DataError):
             values = read_json(expand(stage.locations["checkpoint"]) / "config.json")
-    sizes = [value for path, value in dotted(values) if path.rpartition(".")[2] in settings]
+    sizes = [
+        value
+        for path, value in dotted(values)
+        if isinstance(value, int) and path.rpartition(".")[2] in settings
+    ]
     return max(sizes or [_largest(below, settings) for below in stage.inputs.values()], default=0)
 
 
