@@ -155,7 +155,7 @@ def toy_document(tmp_path, toy_on_path):
         "name": "toy",
         "system": "sweep_toy",
         "base": {"log": str(tmp_path / "log"), "steps": 3},
-        "factors": {"gain": GAINS},
+        "factors": {"gain": dict(GAINS)},
         "objective": {"metric": "dev/score", "direction": "maximize"},
         "seeds": [1, 2],
         "storage": {"path": str(tmp_path / "store")},
