@@ -75,3 +75,7 @@ def test_what_a_gpu_does_not_hold_is_a_problem_and_named_with_what_helps():
 def test_where_no_gpu_is_asked_for_or_nothing_is_known_nothing_is_said():
     assert gpu_notes([training(10**9, 10, {})], Resources(gpu_memory=1)) == ([], [])
     assert gpu_notes([training(None, 10, {})], Resources(gpus_per_worker=1)) == ([], [])
+    unsaid = {"tokenizer": {"vocab_size": None}, **SEVEN_BILLION}
+    assert gpu_memory(training(10, 10, unsaid), Resources()) == gpu_memory(
+        training(10, 10, SEVEN_BILLION), Resources()
+    )
