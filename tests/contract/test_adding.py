@@ -337,7 +337,7 @@ def test_a_system_without_toys_fails_one_test_which_says_what_to_add(house):
     left_out = shutil.ignore_patterns("adding", "test_adding.py", "conftest.py")  # the last is for stores
     for name in ("tests/contract", "examples"):
         shutil.copytree(ROOT / name, house / name, ignore=left_out)
-    for name in ("pyproject.toml", "tests/conftest.py"):
+    for name in ("pyproject.toml", "tests/conftest.py", "tests/small_studies.py"):
         shutil.copy(ROOT / name, house / name)
     options = ("-q", "-k", "added", "-p", "no:cacheprovider")
     done = run_in(house, "-m", "pytest", *options, "tests/contract/test_systems.py")
