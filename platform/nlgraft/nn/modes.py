@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 # For each new shape of a batch cuDNN makes a plan of its attention, for some 30 ms: on an H100 trainings in
-# bf16 took ten times as long as with the kernels that torch has beside it (benchmarks.accelerator).
+# bf16 took five times as long as with the kernels that torch has beside it (benchmarks/accelerator.py).
 torch.backends.cuda.enable_cudnn_sdp(False)
 
 
