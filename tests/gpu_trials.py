@@ -18,11 +18,10 @@ from typing import Any
 
 import torch
 
-from nlgraft.basics.strict_config import StrictConfig
 from nlgraft.nn.batch import Tokens
 from nlgraft.pipeline.stage import NullReporter
 from nlgraft.runs import doctor
-from nlgraft.runs.device_trials import trial_in
+from nlgraft.runs.device_trials import trial_in, without_dropout
 from nlgraft.study.reading.system_import import load_system
 from nlgraft.training import loop
 from tests import simulated_gpu
@@ -39,19 +38,6 @@ class BreaksOff(NullReporter):
         if step > 1 and not self.has_broken_off:
             self.has_broken_off = True
             raise KeyboardInterrupt
-
-
-def without_dropout(config: StrictConfig) -> StrictConfig:
-    """Set the dropout of all modules to 0, since devices draw other numbers; tokenizers draw on the CPU."""
-
-    def changed(name: str, value: Any) -> Any:
-        if isinstance(value, StrictConfig) and "tokenizer" not in name:
-            return without_dropout(value)
-        if isinstance(value, dict):
-            return {key: changed(key, entry) for key, entry in value.items()}
-        return 0.0 if name.endswith("dropout") and isinstance(value, float) else value
-
-    return config.model_copy(update={name: changed(name, value) for name, value in config})
 
 
 def _stays(self: Tokens, device: Any) -> Tokens:

@@ -199,8 +199,8 @@ def test_a_difference_of_the_smallest_detectable_size_is_found(num_seeds, noise)
     rng = np.random.default_rng(num_seeds)
     sd_seed, sd_segment, sd_both = NOISES[noise]
     seed_variance = sd_seed**2 + sd_both**2 / SEGMENTS
-    known = Estimate(0.0, num_seeds, seed_variance, num_seeds - 1, sd_segment**2 / SEGMENTS)
-    shift = smallest_detectable(known, 0.05)
+    estimate = Estimate(0.0, num_seeds, seed_variance, num_seeds - 1, sd_segment**2 / SEGMENTS)
+    shift = smallest_detectable(estimate, 0.05)
     studies = 300
     batch = analysed(rng, studies, num_seeds, noise, shift=shift)
     num_detected = sum(p_value(mean, draws) <= 0.05 for mean, draws in batch)

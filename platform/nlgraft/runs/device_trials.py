@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from nlgraft.basics.shipped import studies, system_names
+from nlgraft.basics.strict_config import StrictConfig
 from nlgraft.nn.modes import is_accelerator
 from nlgraft.pipeline.execute import RecordingReporter
 from nlgraft.pipeline.fingerprint import dotted
@@ -100,7 +101,7 @@ def small_trial(system_path: str, cell: int = -1, changes: Mapping[str, Any] | N
         changes: Further settings, by dotted path.
     """
     study = Study.from_yaml(systems_with_trials()[system_path])
-    values = without_dropout(json.loads(json.dumps(resolve_cell(study, cells(study)[cell]).document)))
+    values = json.loads(json.dumps(resolve_cell(study, cells(study)[cell]).document))
     for path, value in list(dotted(values)):
         limits = _TEXT_LIMITS if path.startswith("data.") else _LIMITS
         limit = limits.get(path.rpartition(".")[2])
@@ -109,15 +110,23 @@ def small_trial(system_path: str, cell: int = -1, changes: Mapping[str, Any] | N
     for path, value in (changes or {}).items():
         paths.put(values, path, value)
     system = load_system(system_path)
-    return system.stage_graph(system.validate(values), seed=_SEED, splits=("dev", "test"))
+    return system.stage_graph(without_dropout(system.validate(values)), seed=_SEED, splits=("dev", "test"))
 
 
-def without_dropout(values: dict[str, Any]) -> dict[str, Any]:
-    """Set each dropout of a config to 0, in place: devices, and workers of a group, draw other numbers."""
-    for path, value in list(dotted(values)):
-        if path.endswith("dropout") and isinstance(value, float):
-            paths.put(values, path, 0.0)
-    return values
+def without_dropout(config: StrictConfig) -> StrictConfig:
+    """Set the dropout of all modules to 0: devices, and workers of a group, draw other numbers.
+
+    Tokenizers draw on the CPU, so theirs stays.
+    """
+
+    def changed(name: str, value: Any) -> Any:
+        if isinstance(value, StrictConfig) and "tokenizer" not in name:
+            return without_dropout(value)
+        if isinstance(value, dict):
+            return {key: changed(key, entry) for key, entry in value.items()}
+        return 0.0 if name.endswith("dropout") and isinstance(value, float) else value
+
+    return config.model_copy(update={name: changed(name, value) for name, value in config})
 
 
 def unequal_losses(system_path: str, place: str | Path, **options: Any) -> dict[str, Any]:

@@ -130,6 +130,12 @@ def _training_lines(lines: Sequence[str], config: LearnedTokenizerConfig, seed: 
     return sampled_lines(texts, count, seed, config.max_train_lines)
 
 
+def _num_threads() -> int:
+    """Read how many threads the process may have; OpenMP allows a list of them, the first of which counts."""
+    first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(first) if first.isdecimal() and int(first) else 1
+
+
 def sampled_lines(lines: Iterable[str], count: int, seed: int = 0, most: int | None = None) -> list[str]:
     """Draw at most so many of ``count`` lines, in their order; all where they are no more.
 
@@ -229,7 +235,7 @@ class SentencePiece(Tokenizer):
         another seed for each epoch. A generator goes on where it is, for text that comes in parts.
         """
         if sample_alpha is None:
-            return self._model.encode([*lines], num_threads=int(os.environ.get("OMP_NUM_THREADS", "1")))
+            return self._model.encode([*lines], num_threads=_num_threads())
         sampler = self._sampler(sample_alpha)
         rng = seed if isinstance(seed, random.Random) else random.Random(seed)
         return [sampler.line(line, rng) for line in self._model.normalize([*lines])]

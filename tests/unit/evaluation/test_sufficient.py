@@ -115,7 +115,7 @@ def test_statistics_of_bleu_are_those_of_sacrebleu_segment_by_segment(tokenizer,
         return "".join(draw.choices(characters, k=draw.randint(0, 25)))
 
     hypotheses = ["", "", *(line() for _ in range(1100))]
-    references = ["", "a", *(one[: draw.randint(0, 30)] + line() for one in hypotheses[2:])]
+    references = ["", "a", *(output[: draw.randint(0, 30)] + line() for output in hypotheses[2:])]
     metric = BLEU(tokenize=tokenizer, force=True)
     rows, signature = bleu_rows(tokenizer)(hypotheses, references)
     assert rows.tolist() == metric._extract_corpus_statistics(hypotheses, [references])

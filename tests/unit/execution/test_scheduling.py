@@ -12,13 +12,13 @@ class Inner:
     """A scheduler that notes what it is told and stops every trial from step 3 on."""
 
     def __init__(self):
-        self.told = []
+        self.calls = []
 
     def __getattr__(self, name):
-        return lambda controller, trial, *result: self.told.append((name, trial.trial_id))
+        return lambda controller, trial, *result: self.calls.append((name, trial.trial_id))
 
     def on_trial_result(self, controller, trial, result):
-        self.told.append(("on_trial_result", trial.trial_id))
+        self.calls.append(("on_trial_result", trial.trial_id))
         return "STOP" if result[STEP] >= 3 else "PAUSE"
 
 
@@ -46,7 +46,7 @@ def test_a_stop_is_requested_once_and_tune_goes_on(parts):
     results = [{STEP: 2, VALUE: 1.0}, {STEP: 3}, {STEP: 4, VALUE: 1.0}, {STEP: 5, VALUE: 1.0}]
     assert [scheduler.on_trial_result(None, trial, result) for result in results] == ["CONTINUE"] * 4
     assert requests == [("a1", "stopped by the trial scheduler at step 4")]
-    assert inner[0].told == [("on_trial_result", "a1")] * 2
+    assert inner[0].calls == [("on_trial_result", "a1")] * 2
     assert scheduler.__getstate__() == {}
 
 
@@ -61,6 +61,6 @@ def test_every_cell_has_a_scheduler_of_its_own_and_replicates_have_none(parts):
         scheduler.on_trial_error(None, trial)
         scheduler.on_trial_remove(None, trial)
     names = ["on_trial_add", "on_trial_result", "on_trial_complete", "on_trial_error", "on_trial_remove"]
-    assert inner[0].told == [(name, trial) for trial in ("a1", "a2") for name in names]
-    assert inner[1].told == [(name, "b1") for name in names]
+    assert inner[0].calls == [(name, trial) for trial in ("a1", "a2") for name in names]
+    assert inner[1].calls == [(name, "b1") for name in names]
     assert (len(inner), requests) == (2, [])

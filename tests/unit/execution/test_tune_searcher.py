@@ -20,7 +20,7 @@ class Queue:
         self.trials = list(trials)
         self.num_following = num_following
         self.num_idle = num_idle
-        self.told = []
+        self.calls = []
         self.stop_reason = None
         self.is_done = False
 
@@ -31,13 +31,13 @@ class Queue:
         return [self.trials.pop(0) for _ in self.trials[: self.num_following]]
 
     def check_budget(self):
-        self.told.append("check_budget")
+        self.calls.append("check_budget")
 
     def lost(self, trial, reason, stages=()):
         return (reason, list(stages)) if stages else f"lost: {reason}"
 
     def __getattr__(self, name):
-        return lambda trial, *args, **kwargs: self.told.append(
+        return lambda trial, *args, **kwargs: self.calls.append(
             (name, trial.fingerprint, *args, *kwargs.values())
         )
 
@@ -93,12 +93,12 @@ def test_reports_reach_the_queue(store):
     event = {"key": "x", "stage": "train", "step": 3, "metrics": {"dev/loss": 0.5}, "unix_ms": 1000}
     report = {REPORT: json.dumps(event), STEP: 3}
     bench.searcher.on_trial_result("t1", report)
-    assert bench.queue.told == [("progress", "x", "train", 3, {"dev/loss": 0.5}, 1000)]
+    assert bench.queue.calls == [("progress", "x", "train", 3, {"dev/loss": 0.5}, 1000)]
     bench.searcher.on_trial_result("t1", {**report, VALUE: 0.5})
-    assert bench.queue.told[2:] == [("intermediate", "x", 0.5, 3)]
+    assert bench.queue.calls[2:] == [("intermediate", "x", 0.5, 3)]
     bench.searcher.on_trial_result("t1", {OUTCOME: "ended"})
     bench.searcher.on_trial_result("unknown", report)
-    assert len(bench.queue.told) == 3
+    assert len(bench.queue.calls) == 3
 
 
 LOST = "lost: the worker process died: out of memory, a crash in native code, or the trial left Python"
@@ -134,7 +134,7 @@ def test_the_end_of_a_trial(
     bench.searcher.on_trial_complete("unknown", result)
     bench.searcher.on_trial_complete("t1", result, error=is_error)
     expected = record if call[2] == "record" else call[2]
-    assert bench.queue.told == [(*call[:2], expected)]
+    assert bench.queue.calls == [(*call[:2], expected)]
     assert bench.searcher.trial_of("t1") is None
     assert bench.freed == ["t1"]
     assert bench.checks == [False] + [True] * is_error
@@ -149,7 +149,7 @@ def test_a_training_that_stood_still_fails_with_its_stacks(store):
     bench.searcher.on_trial_complete("t1", {OUTCOME: "ended"})
     failed = {"name": "training", "fingerprint": "trainingtraining", "decision": "failed"}
     expected = failed | {"reason": "no progress", "traceback": "File a.py"}
-    assert bench.queue.told[-1] == ("end", "x", ("no progress", [expected]))
+    assert bench.queue.calls[-1] == ("end", "x", ("no progress", [expected]))
 
 
 def test_of_a_batch_whose_process_died_one_trial_is_lost_and_the_rest_goes_back(store):
@@ -160,7 +160,7 @@ def test_of_a_batch_whose_process_died_one_trial_is_lost_and_the_rest_goes_back(
     assert bench.assigned == {"t1": "abcd"}
     bench.ended["t1"] = [RECORDED]
     bench.searcher.on_trial_complete("t1", None, error=True)
-    assert bench.queue.told == [
+    assert bench.queue.calls == [
         ("end", "a", record),
         ("end", "b", LOST),
         ("give_back", "d"),  # each goes to the front
@@ -175,10 +175,10 @@ def test_a_sweep_that_stops_ends_what_runs_and_takes_back_the_rest_of_a_batch(st
     bench.num_begun["t1"] = 1
     bench.searcher.suggest("t2")
     assert bench.requests == [("t1", "withdraw"), ("t1", "the budget is spent")]
-    assert bench.queue.told == [("give_back", "c"), ("give_back", "b")]
+    assert bench.queue.calls == [("give_back", "c"), ("give_back", "b")]
     bench.ended["t1"] = [Outcome("killed", "the budget is spent")]
     bench.searcher.on_trial_complete("t1", ENDED)
-    assert bench.queue.told[2:] == [("kill", "a", "the budget is spent")]
+    assert bench.queue.calls[2:] == [("kill", "a", "the budget is spent")]
 
 
 def test_an_idle_worker_gets_what_has_not_begun_of_a_batch_that_takes_long(store, monkeypatch):
@@ -193,7 +193,7 @@ def test_an_idle_worker_gets_what_has_not_begun_of_a_batch_that_takes_long(store
     assert bench.searcher.suggest("t2") is None
     assert bench.searcher.suggest("t2") is None
     assert bench.requests == [("t1", "withdraw")]
-    assert bench.queue.told == [("give_back", "d"), ("give_back", "c")]
+    assert bench.queue.calls == [("give_back", "d"), ("give_back", "c")]
 
 
 def test_trials_of_a_host_that_is_left_out_run_elsewhere(store):
@@ -202,10 +202,10 @@ def test_trials_of_a_host_that_is_left_out_run_elsewhere(store):
     bench.searcher.suggest("t1")
     bench.num_begun["t1"] = 1
     bench.searcher.on_trial_result("t1", {OUTCOME: LEFT_OUT, REASON: "full"})
-    assert bench.queue.told == [("give_back", "c", ""), ("give_back", "b", "full")]
+    assert bench.queue.calls == [("give_back", "c", ""), ("give_back", "b", "full")]
     bench.queue.is_done = True
     assert bench.searcher.suggest("t2") == "FINISHED"
     assert bench.requests[-1] == ("t1", "no trial is left")
     bench.ended["t1"] = [RECORDED]
     bench.searcher.on_trial_complete("t1", {OUTCOME: "ended"})
-    assert [call[:2] for call in bench.queue.told[2:]] == [("end", "a")]
+    assert [call[:2] for call in bench.queue.calls[2:]] == [("end", "a")]
