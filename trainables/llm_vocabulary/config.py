@@ -161,6 +161,33 @@ class DonorConfig(ModelConfig):
             yield "train is that of model: give both, or a checkpoint alone"
 
 
+class DistillationConfig(StrictConfig):
+    """Fitting of new rows to the model's states over the old tokens (Dobler, Elliott and de Melo 2025)."""
+
+    num_contexts: int = Field(default=100, ge=1)
+    """Contexts of each new token that are drawn from downstream text, at most: pieces of lines in which it
+    stands for several old tokens. A new token without any keeps its row."""
+    context_tokens: int = Field(default=50, ge=1)
+    """Longest context, in old tokens."""
+    layer: int = -1
+    """Hidden state that is compared: -1 the last one, 0 the embeddings."""
+    train: PackedTrainConfig = PackedTrainConfig(
+        max_steps=None,
+        max_epochs=1,
+        batch_characters=None,
+        batch_sentences=16,
+        peak_lr=1e-4,
+        lr_schedule="constant",
+        warmup_steps=0,
+        betas=(0.9, 0.999),
+        clip_norm=None,
+    )
+    """Duration, batches of contexts, learning rate and selection of the result."""
+
+    def _problems(self) -> Iterator[str]:
+        yield from unmeasured(self.train, "dev/loss")
+
+
 class VocabularyConfig(StrictConfig):
     """The new vocabulary, and the rows of its new tokens."""
 
@@ -181,6 +208,8 @@ class VocabularyConfig(StrictConfig):
     # Left out of the keys of cells and searches where it is null: these are older than the donor.
     donor: DonorConfig | None = Field(default=None, exclude_if=lambda donor: donor is None)
     """The model that knows new tokens, for the method omp; null: none."""
+    distillation: DistillationConfig | None = Field(default=None, exclude_if=lambda config: config is None)
+    """If given, the rows that the method made are where token distillation starts; null: they stay."""
 
 
 class LoraConfig(StrictConfig):
@@ -278,6 +307,7 @@ class Config(StrictConfig):
         "vocabulary.min_count": ({"vocabulary.change": EXTENDING},),
         "vocabulary.method": (_NEW,),
         "vocabulary.donor": ({**_NEW, "vocabulary.method": DONOR_METHODS},),
+        "vocabulary.distillation": (_NEW,),
         "vectors": ({**_NEW, "vocabulary.method": VECTOR_METHODS},),
         "training.new_rows_first_steps": (_NEW,),
         "training.has_reference": ({"vocabulary.change": (*WITH_NEW_ROWS, "prune")},),

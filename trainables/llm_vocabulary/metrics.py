@@ -42,6 +42,17 @@ TRAINING: Mapping[str, Metric] = {
     "train_bytes_per_s": _time("maximize", "bytes/s", "Bytes of text per second of the training steps."),
 }
 """Of a training; examples are sequences of packed lines."""
+DISTILLATION: Mapping[str, Metric] = {
+    "dev/loss": Metric(
+        direction="minimize",
+        unit="squared distance",
+        split="dev",
+        description="Mean squared distance of hidden states under new and old tokens; of an untied output "
+        "table with the cross-entropy that it learns from.",
+    ),
+    **TRAINING_COST,
+}
+"""Of the fitting of new rows; examples are contexts."""
 TEXT_MEASURES: Mapping[str, Metric] = {
     "text/tokens_per_word": fixed("minimize", "tokens", "Mean tokens per space-separated word of test."),
     "text/tokens_per_byte": fixed("minimize", "tokens", "Mean tokens per byte of test."),
@@ -86,6 +97,7 @@ METRICS: Mapping[str, Metric] = {
     **prefixed("old_domain", _losses("test")),
     **prefixed("upstream", TRAINING),
     **prefixed("donor", TRAINING),
+    **prefixed("distillation", DISTILLATION),
     **{f"{KEPT}/{name}": metric for name, metric in TRAINING.items()},
     **EXCHANGE,
     **TEXT_MEASURES,

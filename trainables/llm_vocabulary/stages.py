@@ -55,6 +55,14 @@ from nlgraft.training.causal_text import (
 from nlgraft.training.loop import CURVES_FILE, TrainOutcome
 from nlgraft.training.seeds import derive_seed
 from nlgraft.training.step import RowsFirst, Training
+from nlgraft.training.token_distillation import (
+    AlignedText,
+    Contexts,
+    TokenDistillation,
+    draw,
+    measure_contexts,
+    text_sizes,
+)
 from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, ParameterGroup
 from nlgraft.training.views import Encoded, IntArray, surround, write_encoded
 from nlgraft.vocab.tokenizers.directories import copy_settings, copy_tokenizer
@@ -68,11 +76,12 @@ from nlgraft.vocab.tokenizers.extension import learn_extension
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab.tokenizers.pruning import prune_tokenizer
 from nlgraft.vocab.transfer_plan import TransferPlan
-from trainables.llm_vocabulary.config import SOURCE, LoraConfig
+from trainables.llm_vocabulary.config import SOURCE, LoraConfig, PackedTrainConfig
 from trainables.llm_vocabulary.graph import (
     BYTE_TOKENIZER,
     CATCH_UP,
     CHANGE,
+    DISTILLED,
     ENCODED_LINES,
     ENCODED_PAIRS,
     GENERATION,
@@ -82,6 +91,8 @@ from trainables.llm_vocabulary.graph import (
     TEXT,
     TRAIN_CAUSAL,
     WRITTEN,
+    DistilInputs,
+    DistilSettings,
     MeasureInputs,
     PairSettings,
     ScoreCausalInputs,
@@ -132,6 +143,69 @@ def train(context: StageContext) -> None:
     write_scores(context.directory, _bytes_read(num_bytes, outcome), settings.metric_prefix)
 
 
+def distil(context: StageContext) -> None:
+    """Fit new rows to the states of the model with its old vocabulary; write it with its plan."""
+    settings, inputs = DISTILLED.read(context)
+    assert context.seed is not None, "the graph gives every training a seed"
+    teacher = load_causal_lm(str(inputs.teacher), None).to(context.device).eval().requires_grad_(False)
+    model = load_causal_lm(str(inputs.start), None)
+    num_layers = model.model.config.get_text_config().num_hidden_layers
+    if not -num_layers - 1 <= settings.layer <= num_layers:
+        raise DataError(f"vocabulary.distillation.layer {settings.layer}: the model has {num_layers} layers")
+    text, dev_text = (_aligned(inputs, split) for split in ("train", "dev"))
+    new_rows = new_rows_of_one_table(ALWAYS, inputs.start, model, model.vocabulary_tensors)
+    assert new_rows is not None, "every exchange writes a plan"
+    is_new_V = next(iter(new_rows.rows.values()))
+    edges, ids = text.replaced(is_new_V.numpy())
+    if not len(ids):
+        raise DataError(
+            "vocabulary.distillation: no new token stands for several old ones in data.downstream; set it to null"
+        )
+    has_contexts_V = torch.zeros_like(is_new_V)
+    has_contexts_V[torch.from_numpy(ids)] = True
+    _LOG.info("%d of %d new tokens have contexts", has_contexts_V.sum(), is_new_V.sum())
+    edges = edges[draw(ids, settings.num_contexts, context.seed)]
+    data = _contexts(text, edges - 1, edges, settings, model, context.seed)
+    dev = _contexts(dev_text, dev_text.begins, dev_text.begins, settings, model, context.seed)
+    objective = TokenDistillation(teacher, settings.layer)
+
+    def measure(model: TransformersCausalLM) -> Evaluation:
+        losses = measure_contexts(objective, model, dev, context.device)
+        return Evaluation.of({"loss": losses}, "per edge of both segmentations")
+
+    learned = LearnedParameters(only=tuple(f"^{re.escape(name)}$" for name in new_rows.rows))
+    rows_first = RowsFirst(ALWAYS, dict.fromkeys(new_rows.rows, has_contexts_V))
+    training = Training(model, objective, data, settings.train, learned)
+    TrainingTask(training, measure, TransformersCausalLM.write, rows_first, "distillation").run(context)
+    # The training that follows may train the new rows first.
+    TransferPlan.load(inputs.start / f"plan-{SIDE}").save(context.directory / f"plan-{SIDE}")
+
+
+def _aligned(inputs: DistilInputs[Path], split: str) -> AlignedText:
+    sides = (inputs.old_encoded, inputs.old_tokenizer), (inputs.encoded, inputs.tokenizer)
+    vocabularies = [load_vocabulary(tokenizer) for _, tokenizer in sides]
+    return AlignedText(
+        [read_encoded(encoded, split).stream(TEXT) for encoded, _ in sides],
+        [LineEnds.of(vocabulary).begin for vocabulary in vocabularies],
+        [text_sizes(vocabulary) for vocabulary in vocabularies],
+    )
+
+
+def _contexts(
+    text: AlignedText,
+    first_M: IntArray,
+    last_M: IntArray,
+    settings: DistilSettings,
+    model: TransformersCausalLM,
+    seed: int,
+) -> Contexts:
+    windows = text.windows(first_M, last_M, settings.context_tokens)
+    sizes = _sizes(settings.train, text.old.lengths(*windows), lambda: text.num_bytes(*windows))
+    contexts = Contexts(text, windows, sizes, budget=_budget(settings.train), seed=seed)
+    check_positions(model, contexts.longest + 1)
+    return contexts
+
+
 def tokens_read(directory: Path) -> IntArray | None:
     """Read how often each token was read in the training of an artifact; None if it is not of a training."""
     file = directory / READ_FILE
@@ -178,17 +252,23 @@ def _training_text(
 ) -> PackedText | PromptedText:
     config, encoded = settings.train, read_encoded(inputs.encoded, "train")
     lines, pairs = _sequences(encoded), _pairs(encoded)
+    sizes = _sizes(config, lines.lengths + 1, lambda: _over_sides(inputs.corpus, "train", str))
+    if pairs is not None:
+        return PromptedText(pairs, sizes, budget=_budget(config), seed=seed)
+    return PackedText(lines, sizes, ends, budget=_budget(config), max_tokens=settings.max_tokens, seed=seed)
+
+
+def _sizes(config: PackedTrainConfig, tokens_N: IntArray, characters: Callable[[], IntArray]) -> IntArray:
+    """Choose the sizes of lines in the unit of the training's batches, [N]."""
     if config.batch_tokens is not None:
-        sizes = lines.lengths + 1
-    elif config.batch_characters is not None:
-        sizes = _over_sides(inputs.corpus, "train", str)
-    else:
-        sizes = np.ones(len(lines), dtype=np.int64)
+        return tokens_N
+    return np.ones_like(tokens_N) if config.batch_characters is None else characters()
+
+
+def _budget(config: PackedTrainConfig) -> int:
     budget = config.batch_tokens or config.batch_characters or config.batch_sentences
     assert budget is not None, "a training has one budget"
-    if pairs is not None:
-        return PromptedText(pairs, sizes, budget=budget, seed=seed)
-    return PackedText(lines, sizes, ends, budget=budget, max_tokens=settings.max_tokens, seed=seed)
+    return budget
 
 
 def _learned(settings: TrainCausalSettings, model: TransformersCausalLM) -> LearnedParameters:

@@ -43,6 +43,8 @@ def _arms():
         for method in VECTOR_METHODS:
             arms[f"{change}, {method}"] = _vocabulary(change=change, method=method)
         arms[f"{change}, omp"] = _vocabulary(change=change, method="omp", donor=donor)
+        distillation = {"num_contexts": 3, "context_tokens": 12, "train": _TRAIN}
+        arms[f"{change}, distilled"] = _vocabulary(change=change, distillation=distillation)
     arms["extend, new rows first"] = {
         **_vocabulary(change="extend", method="random"),
         "training": {"train": _TRAIN, "new_rows_first_steps": 1, "table_lr_multiplier": 2.0},
