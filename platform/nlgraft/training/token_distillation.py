@@ -119,7 +119,9 @@ class AlignedText:
         edges, *places = np.intersect1d(*keys, return_indices=True)
         # A line that a tokenizer normalises is another text; a space before it is none.
         is_same_text = np.abs(np.subtract(*totals))[edges // stride] <= 1
-        self._line_E, self._end_E = edges[is_same_text] // stride, edges[is_same_text] % stride
+        self._line_E = edges[is_same_text] // stride
+        self.begins: IntArray = np.flatnonzero(edges[is_same_text] % stride == 0)
+        """The edges at which lines begin."""
         for side, place in zip((self.old, self.new), places, strict=True):
             side.mark(place[is_same_text])
 
@@ -149,17 +151,13 @@ class AlignedText:
 
     def num_bytes(self, first_M: IntArray, last_M: IntArray) -> IntArray:
         """Measure contexts, [M]."""
-        return self._end_E[last_M] - self._end_E[first_M]
+        num_left_E = self.old.num_left[self.old.places]
+        return num_left_E[first_M] - num_left_E[last_M]
 
     def pack(self, first_B: IntArray, last_B: IntArray) -> ContextBatch:
         """Pack contexts in both segmentations, on the CPU."""
         (old, is_old_edge), (new, is_new_edge) = (side.pack(first_B, last_B) for side in (self.old, self.new))
         return ContextBatch(old, new, is_old_edge, is_new_edge)
-
-    @property
-    def begins(self) -> IntArray:
-        """The edges at which lines begin."""
-        return np.flatnonzero(self._end_E == 0)
 
 
 def draw(ids_M: IntArray, most: int, seed: int) -> IntArray:
