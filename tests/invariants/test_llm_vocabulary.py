@@ -172,7 +172,13 @@ def released_distillation(model, contexts, phrases, **adam):
 def test_distilled_rows_are_those_of_the_released_code(kind, tmp_path, store, monkeypatch):
     """Invariant V61: untied and tied; other rows, and those of tokens without contexts, keep their bits."""
     adam = {"lr": 0.01, "betas": (0.9, 0.999), "eps": 1e-8}
-    train = {"max_steps": 8, "batch_characters": None, "batch_sentences": 3, "average_last": 1, "clip_norm": None}
+    train = {
+        "max_steps": 8,
+        "batch_characters": None,
+        "batch_sentences": 3,
+        "average_last": 1,
+        "clip_norm": None,
+    }
     train |= {"peak_lr": adam["lr"], "betas": adam["betas"], "lr_schedule": "constant", "warmup_steps": 0}
     distillation = {"num_contexts": 4, "context_tokens": 10, "train": train}
     contexts, read, pack = [], set(), Contexts.batch
@@ -180,12 +186,16 @@ def test_distilled_rows_are_those_of_the_released_code(kind, tmp_path, store, mo
     def record(self, rows, epoch):
         batch = pack(self, rows, epoch)
         if torch.is_grad_enabled():
-            contexts.append([ids[valid].tolist() for ids, valid in zip(batch.old.ids, batch.old.valid, strict=True)])
+            contexts.append(
+                [ids[valid].tolist() for ids, valid in zip(batch.old.ids, batch.old.valid, strict=True)]
+            )
             read.update(batch.new.ids.flatten().tolist())
         return batch
 
     monkeypatch.setattr(Contexts, "batch", record)
-    graph = untrained(release(tmp_path / kind, kind), change="extend", num_added=15, distillation=distillation)
+    graph = untrained(
+        release(tmp_path / kind, kind), change="extend", num_added=15, distillation=distillation
+    )
     made(store, graph.result)
     expected, end = (
         load_causal_lm(str(artifact(store, graph, name)), None).model for name in ("transfer", "distilled")

@@ -58,18 +58,23 @@ def untied(seed):
 
 
 def with_adapters(seed):
-    from trainables.llm_vocabulary.config import LoraConfig
-    from trainables.llm_vocabulary.stages import add_adapters, rows_and_adapters
+    from trainables.llm_vocabulary.stages import rows_and_adapters
 
     training = language_model(is_tied=True, seed=seed)
-    add_adapters(training.model, LoraConfig(rank=2), seed)
+    body = {name for name, _ in training.model.named_parameters()} - training.model.vocabulary_tensors
+    add_adapters(training.model, LoraConfig(rank=2), body, seed)
     table = next(name for name, _ in training.model.named_parameters() if "embed_tokens" in name)
     rows = RowsFirst(1, {table: torch.arange(25) > 20})
     return training, rows_and_adapters(training.model.double(), rows)
 
 
-def translator(model):
-    return Training(model.train(), Seq2SeqObjective(0.1), ToyData(), TrainConfig(**SETTINGS)), None
+def translator(model, learned=ALL_LEARNED):
+    return Training(model.train(), Seq2SeqObjective(0.1), ToyData(), TrainConfig(**SETTINGS), learned), None
+
+
+def translator_with_adapters(seed):
+    part = FinetunedPart(lora=LoraConfig(rank=2))
+    return translator(build(SEQ2SEQ, seed), LearnedParameters(part=part, part_of=r"^encoder\."))
 
 
 DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
@@ -79,6 +84,7 @@ TRAININGS = {
     "tied_with_new_rows": tied_with_new_rows,
     "untied": untied,
     "with_adapters": with_adapters,
+    "translator_with_adapters": translator_with_adapters,
     "seq2seq": lambda seed: translator(build(SEQ2SEQ, seed)),
     "mbart": lambda seed: translator(
         from_hugging_face(tiny_translator("mbart", seed, dropout=0.0))[0].double()
@@ -129,7 +135,7 @@ def values(curves, name):
 )
 def test_a_divided_training_is_that_of_one_worker(name, size, tmp_path, monkeypatch):
     """Workers have unequal numbers of tokens, or none; groups go on from states of other sizes."""
-    if name == "with_adapters":
+    if name.endswith("with_adapters"):
         pytest.importorskip("peft", reason="the extra peft is not installed")
     directory = tmp_path / "groups" / f"{name}-{size}"
     directory.mkdir(parents=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from importlib.util import find_spec
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag
@@ -29,7 +28,7 @@ from nlgraft.text.corpus_config import (
 )
 from nlgraft.text.files import InputPathOrName
 from nlgraft.text.tokenizer_config import LEAST_BYTE_TOKENS, ByteTokenizerConfig
-from nlgraft.training.train_config import TrainConfig
+from nlgraft.training.train_config import LoraConfig, TrainConfig
 
 Change = Literal["none", "replace", "extend", "prune", "prune_extend"]
 WITH_NEW_ROWS: tuple[Change, ...] = ("replace", "extend", "prune_extend")
@@ -210,19 +209,6 @@ class VocabularyConfig(StrictConfig):
     """The model that knows new tokens, for the method omp; null: none."""
     distillation: DistillationConfig | None = Field(default=None, exclude_if=lambda config: config is None)
     """If given, the rows that the method made are where token distillation starts; null: they stay."""
-
-
-class LoraConfig(StrictConfig):
-    """Low-rank adapters beside all linear maps of the body (Hu et al. 2022); needs the extra ``peft``."""
-
-    rank: int = Field(default=8, ge=1)
-    """Rank of the change of a matrix."""
-    alpha: int = Field(default=16, ge=1)
-    """The change is scaled by alpha over rank."""
-
-    def _problems(self) -> Iterator[str]:
-        if find_spec("peft") is None:
-            yield "peft is not installed: pip install 'nlgraft[peft]', or set lora to null"
 
 
 class TrainingConfig(StrictConfig):

@@ -37,6 +37,7 @@ from nlgraft.stages.shared_kinds import (
 from nlgraft.stages.stage_kind import Inputs, NoSettings, Settings, StageKind, T
 from nlgraft.text.corpus_config import SplitName
 from nlgraft.text.tokenizer_config import ByteTokenizerConfig
+from nlgraft.training.train_config import LoraConfig
 from trainables.llm_vocabulary.config import (
     EXTENDING,
     KEPT,
@@ -44,7 +45,6 @@ from trainables.llm_vocabulary.config import (
     WITH_NEW_ROWS,
     Config,
     DecodeConfig,
-    LoraConfig,
     ModelConfig,
     PackedTrainConfig,
     has_target,

@@ -6,7 +6,6 @@ import json
 import logging
 import re
 import time
-import warnings
 from collections.abc import Callable, Sequence, Sized
 from pathlib import Path
 from typing import Any
@@ -39,6 +38,7 @@ from nlgraft.text.batches import Ragged
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.files import JoinedLines, chunks, read_json, write_json
 from nlgraft.text.word_tokenizers import TOKENIZER_FILE, learn_byte_tokenizer
+from nlgraft.training.adapters import ADAPTER, add_adapters
 from nlgraft.training.causal_text import (
     LineEnds,
     PackedText,
@@ -76,7 +76,7 @@ from nlgraft.vocab.tokenizers.extension import learn_extension
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab.tokenizers.pruning import prune_tokenizer
 from nlgraft.vocab.transfer_plan import TransferPlan
-from trainables.llm_vocabulary.config import SOURCE, LoraConfig, PackedTrainConfig
+from trainables.llm_vocabulary.config import SOURCE, PackedTrainConfig
 from trainables.llm_vocabulary.graph import (
     BYTE_TOKENIZER,
     CATCH_UP,
@@ -100,6 +100,8 @@ from trainables.llm_vocabulary.graph import (
 )
 from trainables.llm_vocabulary.metrics import METRICS
 
+ALWAYS = 10**9
+"""More steps than any training has."""
 READ_FILE = "tokens_read.safetensors"
 """How often each token was read in the training."""
 _SIGNATURE = "each line by itself, its end one byte and one token"
@@ -126,8 +128,6 @@ def train(context: StageContext) -> None:
         return _evaluate(model, inputs, "dev", settings.max_tokens, context.device)
 
     def save(model: TransformersCausalLM, directory: Path) -> None:
-        if settings.lora is not None:
-            merge_adapters(model)
         # With its tokenizer the artifact is whole for transformers.
         model.write(directory)
         copy_tokenizer(inputs.tokenizer, directory)
@@ -241,7 +241,8 @@ def _rows_first(
     if inputs.start is None:
         return None
     if settings.lora is not None:
-        add_adapters(model, settings.lora, derive_seed(seed, "adapters"))
+        body = {name for name, _ in model.named_parameters()} - model.vocabulary_tensors
+        add_adapters(model, settings.lora, body, derive_seed(seed, "adapters"))
     steps = ALWAYS if settings.lora is not None else settings.new_rows_first_steps
     rows = new_rows_of_one_table(steps, inputs.start, model, model.vocabulary_tensors)
     return rows if settings.lora is None else rows_and_adapters(model, rows)
@@ -568,31 +569,6 @@ def catch_up(context: StageContext) -> None:
     write_metrics(context.directory, scores)
 
 
-# Low-rank adapters on the body of a causal language model, by peft (an extra).
-#
-# The body's own weights stay as they are; rows of new tokens are trained whole. At the end the adapters are
-# added to the weights, so that the result is a plain model again.
-#
-# Source: Hu et al. (2022), LoRA.
-
-
-ADAPTER = ".lora_"
-"""Part of the names of the adapters' parameters."""
-ALWAYS = 10**9
-"""More steps than any training has."""
-
-
-def add_adapters(model: TransformersCausalLM, config: LoraConfig, seed: int) -> None:
-    """Put adapters beside all linear maps but the output, in place; they begin as zero."""
-    import peft  # pyright: ignore[reportMissingImports]  # an optional extra
-
-    settings = peft.LoraConfig(r=config.rank, lora_alpha=config.alpha, target_modules="all-linear")
-    with seeded(seed), warnings.catch_warnings():
-        # About what peft calls in transformers, and about GPT-2's matrices, which peft transposes by itself.
-        warnings.simplefilter("ignore")
-        model.model = peft.get_peft_model(model.model, settings)
-
-
 def rows_and_adapters(model: TransformersCausalLM, new_rows: RowsFirst | None) -> RowsFirst:
     """Let new rows and adapters learn in all steps, and nothing else."""
     rows = {} if new_rows is None else {name: new for name, new in new_rows.rows.items() if bool(new.any())}
@@ -602,8 +578,3 @@ def rows_and_adapters(model: TransformersCausalLM, new_rows: RowsFirst | None) -
         # peft has frozen all but the adapters, also the tables.
         parameter.requires_grad_(name in rows)
     return RowsFirst(ALWAYS, rows)
-
-
-def merge_adapters(model: TransformersCausalLM) -> None:
-    """Add the adapters to the weights, in place."""
-    model.model = model.model.merge_and_unload()

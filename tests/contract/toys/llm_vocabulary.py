@@ -49,6 +49,10 @@ def _arms():
         **_vocabulary(change="extend", method="random"),
         "training": {"train": _TRAIN, "new_rows_first_steps": 1, "table_lr_multiplier": 2.0},
     }
+    arms["extend, adapters"] = {
+        **_vocabulary(change="extend"),
+        "training": {"train": _TRAIN, "lora": {"rank": 2}},
+    }
     pairs = {"corpus": "conlang", "task": "translation", "dev": 12, "test": 12}
     translation = {
         **_vocabulary(change="extend", method="focus"),
