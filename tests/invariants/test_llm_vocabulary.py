@@ -172,14 +172,7 @@ def released_distillation(model, contexts, phrases, **adam):
 def test_distilled_rows_are_those_of_the_released_code(kind, tmp_path, store, monkeypatch):
     """Invariant V61: untied and tied; other rows, and those of tokens without contexts, keep their bits."""
     adam = {"lr": 0.01, "betas": (0.9, 0.999), "eps": 1e-8}
-    train = {
-        "max_steps": 8,
-        "batch_characters": None,
-        "batch_sentences": 3,
-        "average_last": 1,
-        "clip_norm": None,
-    }
-    train |= {"peak_lr": adam["lr"], "betas": adam["betas"], "lr_schedule": "constant", "warmup_steps": 0}
+    train = {"max_steps": 8, "max_epochs": None, "batch_sentences": 3, "average_last": 1, "peak_lr": 0.01}
     distillation = {"num_contexts": 4, "context_tokens": 10, "train": train}
     contexts, read, pack = [], set(), Contexts.batch
 

@@ -12,11 +12,19 @@ from nlgraft.nn.model_config import LlamaConfig
 from nlgraft.nn.transformers_lms import fresh_llama
 from nlgraft.pipeline.stage import TrialStopped
 from nlgraft.text.batches import Ragged
+from nlgraft.training.adapters import add_adapters
 from nlgraft.training.causal_text import LineEnds, PackedText, causal_losses, causal_objective
 from nlgraft.training.loop import train
 from nlgraft.training.losses import Seq2SeqObjective
 from nlgraft.training.step import RowsFirst, Training
-from nlgraft.training.train_config import LearnedParameters, ParameterGroup, TrainConfig
+from nlgraft.training.train_config import (
+    ALL_LEARNED,
+    FinetunedPart,
+    LearnedParameters,
+    LoraConfig,
+    ParameterGroup,
+    TrainConfig,
+)
 from nlgraft.training.weights import load_weights
 from tests.tiny_models import CASES, build, tiny_translator
 from tests.unit.training.toy import Recorder, ToyData, dev_loss_of, make_context

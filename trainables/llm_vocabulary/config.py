@@ -15,6 +15,7 @@ from nlgraft.stages.config_parts import (
     ScoreConfig,
     UpstreamSeed,
     VectorsConfig,
+    defaulting,
     unmeasured,
 )
 from nlgraft.text.corpus_config import (
@@ -160,6 +161,20 @@ class DonorConfig(ModelConfig):
             yield "train is that of model: give both, or a checkpoint alone"
 
 
+_DISTILLING: dict[str, Any] = {
+    "max_steps": None,
+    "max_epochs": 1,
+    "batch_tokens": None,
+    "batch_sentences": 16,
+    "peak_lr": 1e-4,
+    "lr_schedule": "constant",
+    "warmup_steps": 0,
+    "betas": (0.9, 0.999),
+    "clip_norm": None,
+}
+"""A training as in the released code of token distillation."""
+
+
 class DistillationConfig(StrictConfig):
     """Fitting of new rows to the model's states over the old tokens (Dobler, Elliott and de Melo 2025)."""
 
@@ -170,21 +185,13 @@ class DistillationConfig(StrictConfig):
     """Longest context, in old tokens."""
     layer: int = -1
     """Hidden state that is compared: -1 the last one, 0 the embeddings."""
-    train: PackedTrainConfig = PackedTrainConfig(
-        max_steps=None,
-        max_epochs=1,
-        batch_characters=None,
-        batch_sentences=16,
-        peak_lr=1e-4,
-        lr_schedule="constant",
-        warmup_steps=0,
-        betas=(0.9, 0.999),
-        clip_norm=None,
-    )
-    """Duration, batches of contexts, learning rate and selection of the result."""
+    train: Annotated[TrainConfig, defaulting(**_DISTILLING)] = TrainConfig(**_DISTILLING)
+    """Duration, learning rate and selection of the result; ``batch_sentences`` counts contexts."""
 
     def _problems(self) -> Iterator[str]:
         yield from unmeasured(self.train, "dev/loss")
+        if self.train.batch_sentences is None:
+            yield "train.batch_sentences is missing: it is the number of contexts of a batch"
 
 
 class VocabularyConfig(StrictConfig):

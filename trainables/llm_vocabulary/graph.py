@@ -37,7 +37,7 @@ from nlgraft.stages.shared_kinds import (
 from nlgraft.stages.stage_kind import Inputs, NoSettings, Settings, StageKind, T
 from nlgraft.text.corpus_config import SplitName
 from nlgraft.text.tokenizer_config import ByteTokenizerConfig
-from nlgraft.training.train_config import LoraConfig
+from nlgraft.training.train_config import LoraConfig, TrainConfig
 from trainables.llm_vocabulary.config import (
     EXTENDING,
     KEPT,
@@ -420,7 +420,7 @@ class TrainCausalSettings(TrainingSettings[PackedTrainConfig]):
         return None if self.llama is None else (self.llama.num_layer_parameters, self.llama.d_model)
 
 
-class DistilSettings(TrainingSettings[PackedTrainConfig]):
+class DistilSettings(TrainingSettings[TrainConfig]):
     """Token distillation of the new rows of an exchanged vocabulary."""
 
     num_contexts: int

@@ -76,7 +76,7 @@ from nlgraft.vocab.tokenizers.extension import learn_extension
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab.tokenizers.pruning import prune_tokenizer
 from nlgraft.vocab.transfer_plan import TransferPlan
-from trainables.llm_vocabulary.config import SOURCE, PackedTrainConfig
+from trainables.llm_vocabulary.config import SOURCE
 from trainables.llm_vocabulary.graph import (
     BYTE_TOKENIZER,
     CATCH_UP,
@@ -92,7 +92,6 @@ from trainables.llm_vocabulary.graph import (
     TRAIN_CAUSAL,
     WRITTEN,
     DistilInputs,
-    DistilSettings,
     MeasureInputs,
     PairSettings,
     ScoreCausalInputs,
@@ -159,14 +158,23 @@ def distil(context: StageContext) -> None:
     edges, ids = text.replaced(is_new_V.numpy())
     if not len(ids):
         raise DataError(
-            "vocabulary.distillation: no new token stands for several old ones in data.downstream; set it to null"
+            "in data.downstream no new token stands for several old ones: set vocabulary.distillation to null"
         )
     has_contexts_V = torch.zeros_like(is_new_V)
     has_contexts_V[torch.from_numpy(ids)] = True
     _LOG.info("%d of %d new tokens have contexts", has_contexts_V.sum(), is_new_V.sum())
     edges = edges[draw(ids, settings.num_contexts, context.seed)]
-    data = _contexts(text, edges - 1, edges, settings, model, context.seed)
-    dev = _contexts(dev_text, dev_text.begins, dev_text.begins, settings, model, context.seed)
+    data, dev = (
+        Contexts(
+            lines,
+            pieces,
+            max_tokens=settings.context_tokens,
+            num_contexts=settings.train.batch_sentences or 1,
+            seed=context.seed,
+        )
+        for lines, pieces in ((text, (edges - 1, edges)), (dev_text, (dev_text.begins, dev_text.begins)))
+    )
+    check_positions(model, max(data.longest, dev.longest))
     objective = TokenDistillation(teacher, settings.layer)
 
     def measure(model: TransformersCausalLM) -> Evaluation:
@@ -189,21 +197,6 @@ def _aligned(inputs: DistilInputs[Path], split: str) -> AlignedText:
         [LineEnds.of(vocabulary).begin for vocabulary in vocabularies],
         [text_sizes(vocabulary) for vocabulary in vocabularies],
     )
-
-
-def _contexts(
-    text: AlignedText,
-    first_M: IntArray,
-    last_M: IntArray,
-    settings: DistilSettings,
-    model: TransformersCausalLM,
-    seed: int,
-) -> Contexts:
-    windows = text.windows(first_M, last_M, settings.context_tokens)
-    sizes = _sizes(settings.train, text.old.lengths(*windows), lambda: text.num_bytes(*windows))
-    contexts = Contexts(text, windows, sizes, budget=_budget(settings.train), seed=seed)
-    check_positions(model, contexts.longest + 1)
-    return contexts
 
 
 def tokens_read(directory: Path) -> IntArray | None:
@@ -253,23 +246,17 @@ def _training_text(
 ) -> PackedText | PromptedText:
     config, encoded = settings.train, read_encoded(inputs.encoded, "train")
     lines, pairs = _sequences(encoded), _pairs(encoded)
-    sizes = _sizes(config, lines.lengths + 1, lambda: _over_sides(inputs.corpus, "train", str))
-    if pairs is not None:
-        return PromptedText(pairs, sizes, budget=_budget(config), seed=seed)
-    return PackedText(lines, sizes, ends, budget=_budget(config), max_tokens=settings.max_tokens, seed=seed)
-
-
-def _sizes(config: PackedTrainConfig, tokens_N: IntArray, characters: Callable[[], IntArray]) -> IntArray:
-    """Choose the sizes of lines in the unit of the training's batches, [N]."""
     if config.batch_tokens is not None:
-        return tokens_N
-    return np.ones_like(tokens_N) if config.batch_characters is None else characters()
-
-
-def _budget(config: PackedTrainConfig) -> int:
+        sizes = lines.lengths + 1
+    elif config.batch_characters is not None:
+        sizes = _over_sides(inputs.corpus, "train", str)
+    else:
+        sizes = np.ones(len(lines), dtype=np.int64)
     budget = config.batch_tokens or config.batch_characters or config.batch_sentences
     assert budget is not None, "a training has one budget"
-    return budget
+    if pairs is not None:
+        return PromptedText(pairs, sizes, budget=budget, seed=seed)
+    return PackedText(lines, sizes, ends, budget=budget, max_tokens=settings.max_tokens, seed=seed)
 
 
 def _learned(settings: TrainCausalSettings, model: TransformersCausalLM) -> LearnedParameters:

@@ -29,7 +29,6 @@ from nlgraft.nn.batch import Tokens
 from nlgraft.nn.modes import evaluating
 from nlgraft.nn.transformers_lms import TransformersCausalLM
 from nlgraft.text.batches import Ragged
-from nlgraft.training.causal_text import LineBatches
 from nlgraft.training.losses import Loss
 from nlgraft.training.views import IntArray, surround
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
@@ -149,11 +148,6 @@ class AlignedText:
         last = np.minimum(places[last_M] + free - before, end)
         return np.searchsorted(places, places[first_M] - before), np.searchsorted(places, last, "right") - 1
 
-    def num_bytes(self, first_M: IntArray, last_M: IntArray) -> IntArray:
-        """Measure contexts, [M]."""
-        num_left_E = self.old.num_left[self.old.places]
-        return num_left_E[first_M] - num_left_E[last_M]
-
     def pack(self, first_B: IntArray, last_B: IntArray) -> ContextBatch:
         """Pack contexts in both segmentations, on the CPU."""
         (old, is_old_edge), (new, is_new_edge) = (side.pack(first_B, last_B) for side in (self.old, self.new))
@@ -168,29 +162,44 @@ def draw(ids_M: IntArray, most: int, seed: int) -> IntArray:
     return order[rank < most]
 
 
-class Contexts(LineBatches):
-    """Contexts of an aligned text in batches, in a new order in every epoch."""
+class Contexts:
+    """Training data: pieces of an aligned text, widened, in a new order in every epoch."""
 
     def __init__(
-        self, text: AlignedText, windows: tuple[IntArray, IntArray], sizes: IntArray, budget: int, seed: int
+        self,
+        text: AlignedText,
+        pieces: tuple[IntArray, IntArray],
+        *,
+        max_tokens: int,
+        num_contexts: int,
+        seed: int,
     ) -> None:
-        """Set up the batches; windows as ``AlignedText.windows`` returns them, the rest as in ``LineBatches``."""
-        super().__init__(sizes, budget, seed)
-        self._text, self._windows = text, windows
+        """Set up the batches.
+
+        Args:
+            text: The text.
+            pieces: Edges at which each piece begins and ends, [M].
+            max_tokens: Longest context in old tokens.
+            num_contexts: Contexts of a batch.
+            seed: Seed of the order.
+        """
+        self._text, self._num_contexts, self._seed = text, num_contexts, seed
+        self._first_M, self._last_M = text.windows(*pieces, max_tokens)
 
     def epoch(self, index: int) -> list[IntArray]:
         """List the contexts of each batch of an epoch."""
-        return self.batches(index)
+        order = np.random.default_rng([self._seed, index]).permutation(len(self._first_M))
+        return np.split(order, range(self._num_contexts, len(order), self._num_contexts))
 
     def batch(self, rows: IntArray, epoch: int) -> ContextBatch:
         """Pack some contexts, on the CPU."""
-        return self._text.pack(*(edges[rows] for edges in self._windows))
+        return self._text.pack(self._first_M[rows], self._last_M[rows])
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest context in either segmentation, its begin left out."""
-        text = self._text
-        return max(int(side.lengths(*self._windows).max(initial=0)) for side in (text.old, text.new))
+        """Tokens of the longest context in either segmentation, its begin included."""
+        sides = self._text.old, self._text.new
+        return 1 + max(int(side.lengths(self._first_M, self._last_M).max(initial=0)) for side in sides)
 
 
 @dataclass(frozen=True)

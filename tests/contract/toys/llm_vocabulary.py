@@ -43,7 +43,8 @@ def _arms():
         for method in VECTOR_METHODS:
             arms[f"{change}, {method}"] = _vocabulary(change=change, method=method)
         arms[f"{change}, omp"] = _vocabulary(change=change, method="omp", donor=donor)
-        distillation = {"num_contexts": 3, "context_tokens": 12, "train": _TRAIN}
+        train = {**_TRAIN, "max_epochs": None, "batch_tokens": None, "batch_sentences": 8}
+        distillation = {"num_contexts": 3, "context_tokens": 12, "train": train}
         arms[f"{change}, distilled"] = _vocabulary(change=change, distillation=distillation)
     arms["extend, new rows first"] = {
         **_vocabulary(change="extend", method="random"),

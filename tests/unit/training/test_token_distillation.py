@@ -1,4 +1,4 @@
-"""Contexts of token distillation, by hand; what rows become of them: tests/invariants/test_llm_vocabulary.py."""
+"""Contexts of token distillation, by hand; what becomes of rows is an invariant of llm_vocabulary."""
 
 import numpy as np
 
@@ -33,10 +33,9 @@ def test_new_tokens_are_found_where_they_stand_for_several_old_ones():
     batch = text.pack(first, last)
     assert batch.old.ids.tolist() == [[BEGIN, A, B, C], [BEGIN, A, B, C]]
     assert batch.new.ids.tolist() == [[BEGIN, TWO, C], [BEGIN, THREE, 0]]
-    assert list(text.num_bytes(first, last)) == [3, 3]
-    contexts = Contexts(text, (first, last), np.ones(2, dtype=int), budget=1, seed=0)
+    contexts = Contexts(text, (edges - 1, edges), max_tokens=3, num_contexts=1, seed=0)
     assert sorted(int(rows[0]) for rows in contexts.epoch(3)) == [0, 1]
-    assert contexts.longest == 3
+    assert contexts.longest == 4
 
 
 def test_a_token_that_stands_for_one_old_token_and_other_text_have_no_contexts():
