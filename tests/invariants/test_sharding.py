@@ -12,7 +12,6 @@ from nlgraft.nn.model_config import LlamaConfig
 from nlgraft.nn.transformers_lms import fresh_llama
 from nlgraft.pipeline.stage import TrialStopped
 from nlgraft.text.batches import Ragged
-from nlgraft.training.adapters import add_adapters
 from nlgraft.training.causal_text import LineEnds, PackedText, causal_losses, causal_objective
 from nlgraft.training.loop import train
 from nlgraft.training.losses import Seq2SeqObjective
@@ -69,11 +68,11 @@ def with_adapters(seed):
     from trainables.llm_vocabulary.stages import rows_and_adapters
 
     training = language_model(is_tied=True, seed=seed)
-    body = {name for name, _ in training.model.named_parameters()} - training.model.vocabulary_tensors
-    add_adapters(training.model, LoraConfig(rank=2), body, seed)
     table = next(name for name, _ in training.model.named_parameters() if "embed_tokens" in name)
     rows = RowsFirst(1, {table: torch.arange(25) > 20})
-    return training, rows_and_adapters(training.model.double(), rows)
+    rows_first = rows_and_adapters(training.model, rows, LoraConfig(rank=2), seed)
+    training.model.double()
+    return training, rows_first
 
 
 def translator(model, learned=ALL_LEARNED):

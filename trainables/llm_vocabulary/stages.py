@@ -58,12 +58,12 @@ from nlgraft.training.step import RowsFirst, Training
 from nlgraft.training.token_distillation import (
     AlignedText,
     Contexts,
+    Segmented,
     TokenDistillation,
     draw,
-    measure_contexts,
     text_sizes,
 )
-from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, ParameterGroup
+from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, LoraConfig, ParameterGroup
 from nlgraft.training.views import Encoded, IntArray, surround, write_encoded
 from nlgraft.vocab.tokenizers.directories import copy_settings, copy_tokenizer
 from nlgraft.vocab.tokenizers.encoding import (
@@ -91,7 +91,6 @@ from trainables.llm_vocabulary.graph import (
     TEXT,
     TRAIN_CAUSAL,
     WRITTEN,
-    DistilInputs,
     MeasureInputs,
     PairSettings,
     ScoreCausalInputs,
@@ -138,7 +137,7 @@ def train(context: StageContext) -> None:
     times = text.times_read(outcome.step * settings.train.accumulation)
     counts = token_counts(_sequences(read_encoded(inputs.encoded, "train")), times, len(model.input_table))
     save_file({"counts": counts}, context.directory / READ_FILE)
-    num_bytes = int(times @ _over_sides(inputs.corpus, "train", str.encode))
+    num_bytes = int(times @ _over_sides(inputs.corpus, str.encode))
     write_scores(context.directory, _bytes_read(num_bytes, outcome), settings.metric_prefix)
 
 
@@ -151,7 +150,10 @@ def distil(context: StageContext) -> None:
     num_layers = model.model.config.get_text_config().num_hidden_layers
     if not -num_layers - 1 <= settings.layer <= num_layers:
         raise DataError(f"vocabulary.distillation.layer {settings.layer}: the model has {num_layers} layers")
-    text, dev_text = (_aligned(inputs, split) for split in ("train", "dev"))
+    sides = (inputs.old_encoded, inputs.old_tokenizer), (inputs.encoded, inputs.tokenizer)
+    text, dev_text = (
+        AlignedText(*(_segmented(*side, split) for side in sides)) for split in ("train", "dev")
+    )
     new_rows = new_rows_of_one_table(ALWAYS, inputs.start, model, model.vocabulary_tensors)
     assert new_rows is not None, "every exchange writes a plan"
     is_new_V = next(iter(new_rows.rows.values()))
@@ -177,9 +179,11 @@ def distil(context: StageContext) -> None:
     check_positions(model, max(data.longest, dev.longest))
     objective = TokenDistillation(teacher, settings.layer)
 
+    @torch.no_grad()
     def measure(model: TransformersCausalLM) -> Evaluation:
-        losses = measure_contexts(objective, model, dev, context.device)
-        return Evaluation.of({"loss": losses}, "per edge of both segmentations")
+        losses = [objective(model, dev.batch(rows, 0).to(context.device)) for rows in dev.epoch(0)]
+        sums = np.array([[float(loss.loss_sum), loss.num_tokens] for loss in losses])
+        return Evaluation.of({"loss": sums}, "per edge of both segmentations")
 
     learned = LearnedParameters(only=tuple(f"^{re.escape(name)}$" for name in new_rows.rows))
     rows_first = RowsFirst(ALWAYS, dict.fromkeys(new_rows.rows, has_contexts_V))
@@ -189,14 +193,10 @@ def distil(context: StageContext) -> None:
     TransferPlan.load(inputs.start / f"plan-{SIDE}").save(context.directory / f"plan-{SIDE}")
 
 
-def _aligned(inputs: DistilInputs[Path], split: str) -> AlignedText:
-    sides = (inputs.old_encoded, inputs.old_tokenizer), (inputs.encoded, inputs.tokenizer)
-    vocabularies = [load_vocabulary(tokenizer) for _, tokenizer in sides]
-    return AlignedText(
-        [read_encoded(encoded, split).stream(TEXT) for encoded, _ in sides],
-        [LineEnds.of(vocabulary).begin for vocabulary in vocabularies],
-        [text_sizes(vocabulary) for vocabulary in vocabularies],
-    )
+def _segmented(encoded: Path, tokenizer: Path, split: str) -> Segmented:
+    vocabulary = load_vocabulary(tokenizer)
+    lines = read_encoded(encoded, split).stream(TEXT)
+    return Segmented(lines, LineEnds.of(vocabulary).begin, text_sizes(vocabulary))
 
 
 def tokens_read(directory: Path) -> IntArray | None:
@@ -233,12 +233,11 @@ def _rows_first(
     """Put adapters into the model if it gets any, and find the rows that learn alone."""
     if inputs.start is None:
         return None
-    if settings.lora is not None:
-        body = {name for name, _ in model.named_parameters()} - model.vocabulary_tensors
-        add_adapters(model, settings.lora, body, derive_seed(seed, "adapters"))
-    steps = ALWAYS if settings.lora is not None else settings.new_rows_first_steps
+    steps = settings.new_rows_first_steps if settings.lora is None else ALWAYS
     rows = new_rows_of_one_table(steps, inputs.start, model, model.vocabulary_tensors)
-    return rows if settings.lora is None else rows_and_adapters(model, rows)
+    if settings.lora is None or rows is None:
+        return rows
+    return rows_and_adapters(model, rows, settings.lora, derive_seed(seed, "adapters"))
 
 
 def _training_text(
@@ -249,7 +248,7 @@ def _training_text(
     if config.batch_tokens is not None:
         sizes = lines.lengths + 1
     elif config.batch_characters is not None:
-        sizes = _over_sides(inputs.corpus, "train", str)
+        sizes = _over_sides(inputs.corpus, str)
     else:
         sizes = np.ones(len(lines), dtype=np.int64)
     budget = config.batch_tokens or config.batch_characters or config.batch_sentences
@@ -317,9 +316,9 @@ def _sides(corpus: Path, split: str) -> list[Sequence[str]]:
     return [streams[role] for role in (TEXT, TARGET) if role in streams]
 
 
-def _over_sides(corpus: Path, split: str, measured: Callable[[str], Sized]) -> IntArray:
-    """Measure every example of a split, ends of all its lines included, [N]."""
-    sides = _sides(corpus, split)
+def _over_sides(corpus: Path, measured: Callable[[str], Sized]) -> IntArray:
+    """Measure every example of train, ends of all its lines included, [N]."""
+    sides = _sides(corpus, "train")
     sizes = [np.fromiter((len(measured(line)) + 1 for line in side), np.int64) for side in sides]
     return np.sum(sizes, axis=0)
 
@@ -556,12 +555,13 @@ def catch_up(context: StageContext) -> None:
     write_metrics(context.directory, scores)
 
 
-def rows_and_adapters(model: TransformersCausalLM, new_rows: RowsFirst | None) -> RowsFirst:
-    """Let new rows and adapters learn in all steps, and nothing else."""
-    rows = {} if new_rows is None else {name: new for name, new in new_rows.rows.items() if bool(new.any())}
+def rows_and_adapters(
+    model: TransformersCausalLM, new_rows: RowsFirst, config: LoraConfig, seed: int
+) -> RowsFirst:
+    """Put adapters into a model, in place; let them and new rows learn in all steps, and nothing else."""
+    rows = {name: new for name, new in new_rows.rows.items() if bool(new.any())}
+    add_adapters(model, config, {name for name, _ in model.named_parameters()} - rows.keys(), seed)
     for name, parameter in model.named_parameters():
         if ADAPTER in name:
             rows[name] = torch.ones(len(parameter), dtype=torch.bool)
-        # peft has frozen all but the adapters, also the tables.
-        parameter.requires_grad_(name in rows)
     return RowsFirst(ALWAYS, rows)

@@ -20,7 +20,7 @@ from nlgraft.training.train_config import LearnedParameters, LoraConfig
 
 ADAPTER = ".lora_"
 """Part of the names of the adapters' parameters."""
-_OUTPUTS = ("output_projection", "lm_head")
+_OUTPUTS = ("output_projection", "lm_head", "embed_out")
 """Last parts of the names of maps to a vocabulary, which get no adapters."""
 
 
@@ -36,19 +36,16 @@ def finetune_part(model: nn.Module, learned: LearnedParameters, seed: int) -> No
     if learned.part.lora is not None:
         add_adapters(model, learned.part.lora, names, seed)
         return
-    frozen = names - top_layers(names, learned.part.top_layers or 0)
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(parameter.requires_grad and name not in frozen)
+    for name in names - top_layers(names, learned.part.top_layers or 0):
+        model.get_parameter(name).requires_grad_(False)
 
 
 def top_layers(names: Set[str], count: int) -> set[str]:
     """Select the parameters in the last layers of each stack; the first number in a name is the layer's."""
     matches = {name: re.match(r"(.*?)\.(\d+)\.", name) for name in names}
-    layers = {name: (match[1], int(match[2])) for name, match in matches.items() if match}
-    last: dict[str, int] = {}
-    for stack, layer in layers.values():
-        last[stack] = max(last.get(stack, 0), layer)
-    return {name for name, (stack, layer) in layers.items() if layer > last[stack] - count}
+    layers = [(match[1], int(match[2]), name) for name, match in matches.items() if match]
+    last = {stack: layer for stack, layer, _ in sorted(layers)}
+    return {name for stack, layer, name in layers if layer > last[stack] - count}
 
 
 def add_adapters(model: nn.Module, config: LoraConfig, names: Set[str], seed: int) -> None:
@@ -59,29 +56,32 @@ def add_adapters(model: nn.Module, config: LoraConfig, names: Set[str], seed: in
     maps = [
         name
         for name, module in model.named_modules()
-        if isinstance(module, nn.Linear | Conv1D)
-        and f"{name}.weight" in names
+        if f"{name}.weight" in names
+        and isinstance(module, nn.Linear | Conv1D)
         and not name.endswith(_OUTPUTS)
     ]
-    learning = {name for name, parameter in model.named_parameters() if parameter.requires_grad} - names
+    others = [
+        parameter
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad and name not in names
+    ]
     pattern = "|".join(map(re.escape, maps))
     settings = peft.LoraConfig(r=config.rank, lora_alpha=config.alpha, target_modules=pattern)
     with seeded(seed), warnings.catch_warnings():
         # About GPT-2's matrices, which peft transposes by itself.
         warnings.simplefilter("ignore")
         peft.inject_adapter_in_model(settings, model)
-    for name, parameter in model.named_parameters():
+    for parameter in others:
         # peft has frozen all but the adapters.
-        parameter.requires_grad_(ADAPTER in name or name in learning)
+        parameter.requires_grad_()
 
 
 def merge_adapters(model: nn.Module) -> None:
     """Add the adapters to the weights, in place; a model without any stays as it is."""
-    adapted: dict[str, Any] = {
-        name.partition(ADAPTER)[0]: None for name, _ in model.named_parameters() if ADAPTER in name
-    }
-    for name in adapted:
+    adapted: list[tuple[str, Any]] = [
+        (name, module) for name, module in model.named_modules() if hasattr(module, "lora_A")
+    ]
+    for name, module in adapted:
+        module.merge()
         parent, _, last = name.rpartition(".")
-        adapted_map: Any = model.get_submodule(name)
-        adapted_map.merge()
-        setattr(model.get_submodule(parent), last, adapted_map.get_base_layer())
+        setattr(model.get_submodule(parent), last, module.get_base_layer())

@@ -13,7 +13,6 @@ segmentations), M contexts, B contexts of a batch, T positions, P positions at e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,9 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nlgraft.evaluation.inputs import pack
-from nlgraft.evaluation.shares import SHARE
 from nlgraft.nn.batch import Tokens
-from nlgraft.nn.modes import evaluating
 from nlgraft.nn.transformers_lms import TransformersCausalLM
 from nlgraft.text.batches import Ragged
 from nlgraft.training.losses import Loss
@@ -41,54 +38,9 @@ def text_sizes(vocabulary: Vocabulary) -> IntArray:
     return np.array([size or 0 for size in sizes], dtype=np.int64)
 
 
-class _Segmented:
-    """Lines of a text in one vocabulary, each behind its begin, a token without text."""
-
-    def __init__(self, lines: Ragged, begin: int, sizes_V: IntArray) -> None:
-        self.begin, self.lines = begin, surround(lines, (begin,), ())
-        sizes = sizes_V[self.lines.values]
-        sizes[self.lines.offsets[:-1]] = 0
-        ends = np.cumsum(sizes)
-        total_N = ends[self.lines.offsets[1:] - 1]
-        self.num_left = np.repeat(total_N, self.lines.lengths) - ends
-        """Bytes of the line behind each token, 0 behind the last."""
-
-    @property
-    def num_bytes(self) -> IntArray:
-        """Size of every line, [N]."""
-        return self.num_left[self.lines.offsets[:-1]]
-
-    def keys(self, stride: int) -> IntArray:
-        """Number the ends of all tokens; equal numbers are equal places in the text."""
-        # From the end, since one of two tokenizers may put a space before a line.
-        line = np.repeat(np.arange(len(self.lines)), self.lines.lengths)
-        keys = line * stride + stride - 1 - self.num_left
-        keys[self.lines.offsets[:-1]] = np.arange(len(self.lines)) * stride
-        return keys
-
-    def mark(self, places_E: IntArray) -> None:
-        """Remember the tokens, by their places in all lines, that end at edges."""
-        self.places = places_E
-        flags = np.zeros(len(self.lines.values), dtype=np.int32)
-        flags[places_E] = 1
-        self._flags = Ragged(flags, self.lines.offsets)
-
-    def lengths(self, first_M: IntArray, last_M: IntArray) -> IntArray:
-        """Count the tokens between edges, [M]."""
-        return self.places[last_M] - self.places[first_M]
-
-    def pack(self, first_B: IntArray, last_B: IntArray) -> tuple[Tokens, Tensor]:
-        """Pack contexts behind a begin each, and a mask of their edges, both [B, T]."""
-        starts, lengths, rows = self.places[first_B], self.lengths(first_B, last_B), np.arange(len(first_B))
-        tokens = pack(surround(self.lines.parts(starts + 1, lengths), (self.begin,), ()), rows)
-        # Another text may end at the first edge; here a begin stands in for it.
-        flags, _ = self._flags.parts(starts, lengths + 1).padded(rows)
-        return tokens, torch.from_numpy(flags == 1) & tokens.valid
-
-
 @dataclass(frozen=True)
 class ContextBatch:
-    """Contexts in the old and the new segmentation, and masks of their edges, as many in both."""
+    """Contexts in the old and the new segmentation, and masks of their edges [B, T], as many in both."""
 
     old: Tokens
     new: Tokens
@@ -100,40 +52,77 @@ class ContextBatch:
         return ContextBatch(*(part.to(device) for part in vars(self).values()))
 
 
-class AlignedText:
-    """Lines of a text in two segmentations."""
+class Segmented:
+    """Lines of a text in one vocabulary, each behind a begin, which has no text."""
 
-    def __init__(self, lines: Sequence[Ragged], begins: Sequence[int], sizes: Sequence[IntArray]) -> None:
-        """Align the text.
+    def __init__(self, lines: Ragged, begin: int, sizes_V: IntArray) -> None:
+        """Take the text.
 
         Args:
-            lines: Bare ids of each line in the old vocabulary and in the new one.
-            begins: Token that begins a text in each.
-            sizes: Bytes of the tokens of each, [V].
+            lines: Bare ids of each line.
+            begin: Token that begins a text.
+            sizes_V: Bytes of every token.
         """
-        self.old, self.new = map(_Segmented, lines, begins, sizes)
-        totals = self.old.num_bytes, self.new.num_bytes
-        stride = int(np.max(totals, initial=0)) + 2
-        keys = self.old.keys(stride), self.new.keys(stride)
-        edges, *places = np.intersect1d(*keys, return_indices=True)
+        self._begin, self.lines = begin, surround(lines, (begin,), ())
+        first_N = self.lines.offsets[:-1]
+        sizes = sizes_V[self.lines.values]
+        sizes[first_N] = 0
+        ends = np.cumsum(sizes)
+        self._num_behind = np.repeat(ends[self.lines.offsets[1:] - 1], self.lines.lengths) - ends
+        self.num_bytes = self._num_behind[first_N]
+        """Size of every line, [N]."""
+
+    def keys(self, stride: int) -> IntArray:
+        """Number the ends of all tokens, ``stride`` numbers a line; equal places in the text are equal."""
+        line_N = np.arange(len(self.lines)) * stride
+        # From the end, since one of two tokenizers may put a space before a line.
+        keys = np.repeat(line_N, self.lines.lengths) + stride - 1 - self._num_behind
+        keys[self.lines.offsets[:-1]] = line_N
+        return keys
+
+    def mark(self, places_E: IntArray) -> None:
+        """Remember the tokens, by their places in all lines, that end at edges."""
+        self.places = places_E
+        is_edge = np.zeros(len(self.lines.values), dtype=np.int32)
+        is_edge[places_E] = 1
+        self._is_edge = Ragged(is_edge, self.lines.offsets)
+
+    def lengths(self, first_M: IntArray, last_M: IntArray) -> IntArray:
+        """Count the tokens between edges, [M]."""
+        return self.places[last_M] - self.places[first_M]
+
+    def pack(self, first_B: IntArray, last_B: IntArray) -> tuple[Tokens, Tensor]:
+        """Pack contexts behind a begin, which stands for their first edge, and masks of edges, [B, T]."""
+        starts, lengths, rows = self.places[first_B], self.lengths(first_B, last_B), np.arange(len(first_B))
+        tokens = pack(surround(self.lines.parts(starts + 1, lengths), (self._begin,), ()), rows)
+        is_edge, is_real = self._is_edge.parts(starts, lengths + 1).padded(rows)
+        return tokens, torch.from_numpy((is_edge == 1) & is_real)
+
+
+class AlignedText:
+    """Lines of a text in the old and the new segmentation."""
+
+    def __init__(self, old: Segmented, new: Segmented) -> None:
+        """Find the edges."""
+        self.old, self.new = old, new
+        stride = int(np.max([old.num_bytes, new.num_bytes], initial=0)) + 2
+        keys = old.keys(stride), new.keys(stride)
+        edges, old_places, new_places = np.intersect1d(*keys, return_indices=True)
         # A line that a tokenizer normalises is another text; a space before it is none.
-        is_same_text = np.abs(np.subtract(*totals))[edges // stride] <= 1
+        is_same_text = (np.abs(old.num_bytes - new.num_bytes) <= 1)[edges // stride]
+        old.mark(old_places[is_same_text])
+        new.mark(new_places[is_same_text])
         self._line_E = edges[is_same_text] // stride
         self.begins: IntArray = np.flatnonzero(edges[is_same_text] % stride == 0)
         """The edges at which lines begin."""
-        for side, place in zip((self.old, self.new), places, strict=True):
-            side.mark(place[is_same_text])
 
     def replaced(self, is_new_V: NDArray[np.bool_]) -> tuple[IntArray, IntArray]:
         """Find new tokens that stand for several old ones: edges at which they end, and their ids, [M]."""
         ids_E = self.new.lines.values[self.new.places].astype(np.int64)
-        first = np.arange(len(ids_E) - 1)
-        is_one = self.new.lengths(first, first + 1) == 1
-        is_one &= (self.old.lengths(first, first + 1) > 1) & np.equal(
-            *map(self._line_E.take, (first, first + 1))
-        )
-        edges = first[is_one & is_new_V[ids_E[1:]]] + 1
-        return edges, ids_E[edges]
+        last = np.arange(1, len(ids_E))
+        is_replaced = is_new_V[ids_E[1:]] & (self._line_E[1:] == self._line_E[:-1])
+        is_replaced &= (self.new.lengths(last - 1, last) == 1) & (self.old.lengths(last - 1, last) > 1)
+        return last[is_replaced], ids_E[1:][is_replaced]
 
     def windows(self, first_M: IntArray, last_M: IntArray, max_tokens: int) -> tuple[IntArray, IntArray]:
         """Widen pieces of text between two edges to ``max_tokens`` old tokens at most, half of them before.
@@ -150,7 +139,8 @@ class AlignedText:
 
     def pack(self, first_B: IntArray, last_B: IntArray) -> ContextBatch:
         """Pack contexts in both segmentations, on the CPU."""
-        (old, is_old_edge), (new, is_new_edge) = (side.pack(first_B, last_B) for side in (self.old, self.new))
+        old, is_old_edge = self.old.pack(first_B, last_B)
+        new, is_new_edge = self.new.pack(first_B, last_B)
         return ContextBatch(old, new, is_old_edge, is_new_edge)
 
 
@@ -239,16 +229,3 @@ class TokenDistillation:
 
 def _read(model: Any, tokens: Tokens) -> Any:
     return model(input_ids=tokens.ids, use_cache=False, output_hidden_states=True)
-
-
-def measure_contexts(
-    objective: TokenDistillation, model: TransformersCausalLM, contexts: Contexts, device: torch.device | str
-) -> NDArray[np.float64]:
-    """Compute loss and number of edges of every batch of contexts, all workers together, [batches, 2]."""
-    share = SHARE.get()
-    with evaluating(model):
-        losses = [
-            objective(model, contexts.batch(rows, 0).to(device)) for rows in share.of(contexts.epoch(0))
-        ]
-    mine = np.array([[float(loss.loss_sum), loss.num_tokens] for loss in losses])
-    return np.concatenate(share.gather(mine.reshape(-1, 2)))

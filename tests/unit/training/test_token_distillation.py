@@ -3,7 +3,7 @@
 import numpy as np
 
 from nlgraft.text.batches import Ragged
-from nlgraft.training.token_distillation import AlignedText, Contexts, draw
+from nlgraft.training.token_distillation import AlignedText, Contexts, Segmented, draw
 
 SIZES = np.array([5, 1, 1, 1, 1, 2, 3])
 """Bytes of begin, a, b, c, d, of a token of two and of one of three letters."""
@@ -13,7 +13,7 @@ NEW = Ragged.of([[TWO, C, D], [A, TWO], [THREE]])
 
 
 def aligned(new=NEW, sizes=SIZES):
-    return AlignedText((OLD, new), (BEGIN, BEGIN), (SIZES, sizes))
+    return AlignedText(Segmented(OLD, BEGIN, SIZES), Segmented(new, BEGIN, sizes))
 
 
 def is_new(*ids):
