@@ -341,6 +341,12 @@ class Config(StrictConfig):
                 f"vocabulary.method {vocabulary.method} compares tokens in a model that has them: give "
                 "vocabulary.donor a checkpoint, or model and train"
             )
+        distillation, max_tokens = vocabulary.distillation, self.causal_lm.max_tokens
+        if distillation is not None and distillation.context_tokens >= max_tokens:
+            yield (
+                f"vocabulary.distillation.context_tokens {distillation.context_tokens} and a begin have no "
+                f"room in causal_lm.max_tokens {max_tokens}"
+            )
         yield from self._task_problems()
 
     def _task_problems(self) -> Iterator[str]:

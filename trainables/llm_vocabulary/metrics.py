@@ -12,22 +12,20 @@ from trainables.llm_vocabulary.config import KEPT
 
 
 def _losses(split: Literal["dev", "test"]) -> dict[str, Metric]:
+    descriptions = {
+        "loss": "Cross-entropy per token of lines, or of a task's targets, ends included: no unit between "
+        "vocabularies.",
+        "bits_per_byte": SCORED["bits_per_byte"].description,
+    }
     return {
-        f"{split}/loss": Metric(
+        f"{split}/{name}": Metric(
             direction="minimize",
-            unit=SCORED["loss"].unit,
+            unit=SCORED[name].unit,
             split=split,
             is_tracked=True,
-            description="Cross-entropy per token of lines, or of a task's targets, ends included: no unit "
-            "between vocabularies.",
-        ),
-        f"{split}/bits_per_byte": Metric(
-            direction="minimize",
-            unit=SCORED["bits_per_byte"].unit,
-            split=split,
-            is_tracked=True,
-            description=SCORED["bits_per_byte"].description,
-        ),
+            description=description,
+        )
+        for name, description in descriptions.items()
     }
 
 

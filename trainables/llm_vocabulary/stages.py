@@ -148,7 +148,7 @@ def distil(context: StageContext) -> None:
     teacher = load_causal_lm(str(inputs.teacher), None).to(context.device).eval().requires_grad_(False)
     model = load_causal_lm(str(inputs.start), None)
     num_layers = model.model.config.get_text_config().num_hidden_layers
-    if not -num_layers - 1 <= settings.layer <= num_layers:
+    if abs(settings.layer) > num_layers:
         raise DataError(f"vocabulary.distillation.layer {settings.layer}: the model has {num_layers} layers")
     sides = (inputs.old_encoded, inputs.old_tokenizer), (inputs.encoded, inputs.tokenizer)
     text, dev_text = (
@@ -164,7 +164,6 @@ def distil(context: StageContext) -> None:
         )
     has_contexts_V = torch.zeros_like(is_new_V)
     has_contexts_V[torch.from_numpy(ids)] = True
-    _LOG.info("%d of %d new tokens have contexts", has_contexts_V.sum(), is_new_V.sum())
     edges = edges[draw(ids, settings.num_contexts, context.seed)]
     data, dev = (
         Contexts(
@@ -176,7 +175,6 @@ def distil(context: StageContext) -> None:
         )
         for lines, pieces in ((text, (edges - 1, edges)), (dev_text, (dev_text.begins, dev_text.begins)))
     )
-    check_positions(model, max(data.longest, dev.longest))
     objective = TokenDistillation(teacher, settings.layer)
 
     @torch.no_grad()
@@ -197,12 +195,6 @@ def _segmented(encoded: Path, tokenizer: Path, split: str) -> Segmented:
     vocabulary = load_vocabulary(tokenizer)
     lines = read_encoded(encoded, split).stream(TEXT)
     return Segmented(lines, LineEnds.of(vocabulary).begin, text_sizes(vocabulary))
-
-
-def tokens_read(directory: Path) -> IntArray | None:
-    """Read how often each token was read in the training of an artifact; None if it is not of a training."""
-    file = directory / READ_FILE
-    return load_file(file)["counts"] if file.is_file() else None
 
 
 def _start_model(
@@ -494,8 +486,8 @@ def _untrained(inputs: MeasureInputs[Path]) -> np.ndarray[tuple[int, ...], np.dt
         return np.zeros(0, dtype=np.int64)
     plan = TransferPlan.load(inputs.plans / f"plan-{SIDE}")
     new = np.setdiff1d(np.arange(len(plan)), plan.rows(*KEPT))
-    counts = tokens_read(inputs.model)
-    return new if counts is None else new[counts[new] == 0]
+    file = inputs.model / READ_FILE  # which a model without a training lacks
+    return new[load_file(file)["counts"][new] == 0] if file.is_file() else new
 
 
 def generate(context: StageContext) -> None:

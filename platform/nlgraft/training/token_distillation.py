@@ -33,9 +33,12 @@ from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
 
 def text_sizes(vocabulary: Vocabulary) -> IntArray:
     """Measure the text of every token in bytes, boundaries of words included, [V]."""
-    tokens = vocabulary.tokens
-    sizes = [tok and len(tok.core) + bool(tok.starts_word) + bool(tok.ends_word) for tok in tokens]
-    return np.array([size or 0 for size in sizes], dtype=np.int64)
+    return np.array(
+        [
+            0 if tok is None else len(tok.core) + bool(tok.starts_word) + bool(tok.ends_word)
+            for tok in vocabulary.tokens
+        ]
+    )
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,8 @@ class AlignedText:
         is_same_text = (np.abs(old.num_bytes - new.num_bytes) <= 1)[edges // stride]
         old.mark(old_places[is_same_text])
         new.mark(new_places[is_same_text])
-        self._line_E = edges[is_same_text] // stride
+        self.line_E = edges[is_same_text] // stride
+        """Line of each edge."""
         self.begins: IntArray = np.flatnonzero(edges[is_same_text] % stride == 0)
         """The edges at which lines begin."""
 
@@ -120,28 +124,9 @@ class AlignedText:
         """Find new tokens that stand for several old ones: edges at which they end, and their ids, [M]."""
         ids_E = self.new.lines.values[self.new.places].astype(np.int64)
         last = np.arange(1, len(ids_E))
-        is_replaced = is_new_V[ids_E[1:]] & (self._line_E[1:] == self._line_E[:-1])
+        is_replaced = is_new_V[ids_E[1:]] & (self.line_E[1:] == self.line_E[:-1])
         is_replaced &= (self.new.lengths(last - 1, last) == 1) & (self.old.lengths(last - 1, last) > 1)
         return last[is_replaced], ids_E[1:][is_replaced]
-
-    def windows(self, first_M: IntArray, last_M: IntArray, max_tokens: int) -> tuple[IntArray, IntArray]:
-        """Widen pieces of text between two edges to ``max_tokens`` old tokens at most, half of them before.
-
-        Returns:
-            The edges at which each begins and ends, [M].
-        """
-        places, line = self.old.places, self._line_E[last_M]
-        begin, end = self.old.lines.offsets[line], self.old.lines.offsets[line + 1] - 1
-        free = np.maximum(max_tokens - self.old.lengths(first_M, last_M), 0)
-        before = np.minimum(places[first_M] - begin, free // 2)
-        last = np.minimum(places[last_M] + free - before, end)
-        return np.searchsorted(places, places[first_M] - before), np.searchsorted(places, last, "right") - 1
-
-    def pack(self, first_B: IntArray, last_B: IntArray) -> ContextBatch:
-        """Pack contexts in both segmentations, on the CPU."""
-        old, is_old_edge = self.old.pack(first_B, last_B)
-        new, is_new_edge = self.new.pack(first_B, last_B)
-        return ContextBatch(old, new, is_old_edge, is_new_edge)
 
 
 def draw(ids_M: IntArray, most: int, seed: int) -> IntArray:
@@ -153,7 +138,7 @@ def draw(ids_M: IntArray, most: int, seed: int) -> IntArray:
 
 
 class Contexts:
-    """Training data: pieces of an aligned text, widened, in a new order in every epoch."""
+    """Training data: pieces of an aligned text with what surrounds them, in a new order in every epoch."""
 
     def __init__(
         self,
@@ -164,7 +149,7 @@ class Contexts:
         num_contexts: int,
         seed: int,
     ) -> None:
-        """Set up the batches.
+        """Widen pieces to contexts, half of the further tokens before each, unless it begins the line.
 
         Args:
             text: The text.
@@ -173,8 +158,15 @@ class Contexts:
             num_contexts: Contexts of a batch.
             seed: Seed of the order.
         """
-        self._text, self._num_contexts, self._seed = text, num_contexts, seed
-        self._first_M, self._last_M = text.windows(*pieces, max_tokens)
+        self._sides, self._num_contexts, self._seed = (text.old, text.new), num_contexts, seed
+        places, line_M = text.old.places, text.line_E[pieces[1]]
+        begin_M, end_M = text.old.lines.offsets[line_M], text.old.lines.offsets[line_M + 1] - 1
+        free_M = np.maximum(max_tokens - text.old.lengths(*pieces), 0)
+        first_M, last_M = (places[edges] for edges in pieces)
+        before_M = np.minimum(first_M - begin_M, free_M // 2)
+        self._first_M = np.searchsorted(places, first_M - before_M)
+        last_M = np.minimum(last_M + free_M - before_M, end_M)
+        self._last_M = np.searchsorted(places, last_M, "right") - 1
 
     def epoch(self, index: int) -> list[IntArray]:
         """List the contexts of each batch of an epoch."""
@@ -182,14 +174,10 @@ class Contexts:
         return np.split(order, range(self._num_contexts, len(order), self._num_contexts))
 
     def batch(self, rows: IntArray, epoch: int) -> ContextBatch:
-        """Pack some contexts, on the CPU."""
-        return self._text.pack(self._first_M[rows], self._last_M[rows])
-
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest context in either segmentation, its begin included."""
-        sides = self._text.old, self._text.new
-        return 1 + max(int(side.lengths(self._first_M, self._last_M).max(initial=0)) for side in sides)
+        """Pack some contexts in both segmentations, on the CPU."""
+        edges = self._first_M[rows], self._last_M[rows]
+        (old, is_old_edge), (new, is_new_edge) = (side.pack(*edges) for side in self._sides)
+        return ContextBatch(old, new, is_old_edge, is_new_edge)
 
 
 @dataclass(frozen=True)

@@ -25,17 +25,16 @@ def test_new_tokens_are_found_where_they_stand_for_several_old_ones():
     text = aligned()
     edges, ids = text.replaced(is_new(TWO, THREE))
     assert list(ids) == [TWO, THREE]
-    batch = text.pack(text.begins, np.append(text.begins[1:], len(text.old.places)) - 1)
+    whole = Contexts(text, (text.begins, text.begins), max_tokens=9, num_contexts=3, seed=0)
+    batch = whole.batch(np.arange(3), 0)
     assert batch.old.ids.tolist() == [[BEGIN, A, B, C, D], [BEGIN, TWO, C, 0, 0], [BEGIN, A, B, C, 0]]
     assert [np.flatnonzero(row).tolist() for row in batch.is_old_edge] == [[0, 2, 3, 4], [0, 2], [0, 3]]
     assert [np.flatnonzero(row).tolist() for row in batch.is_new_edge] == [[0, 1, 2, 3], [0, 2], [0, 1]]
-    first, last = text.windows(edges - 1, edges, 3)
-    batch = text.pack(first, last)
+    contexts = Contexts(text, (edges - 1, edges), max_tokens=3, num_contexts=1, seed=0)
+    batch = contexts.batch(np.arange(2), 0)
     assert batch.old.ids.tolist() == [[BEGIN, A, B, C], [BEGIN, A, B, C]]
     assert batch.new.ids.tolist() == [[BEGIN, TWO, C], [BEGIN, THREE, 0]]
-    contexts = Contexts(text, (edges - 1, edges), max_tokens=3, num_contexts=1, seed=0)
     assert sorted(int(rows[0]) for rows in contexts.epoch(3)) == [0, 1]
-    assert contexts.longest == 4
 
 
 def test_a_token_that_stands_for_one_old_token_and_other_text_have_no_contexts():
