@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-import time
+import timeit
 from collections.abc import Callable, Sequence, Sized
 from pathlib import Path
 from typing import Any
@@ -310,9 +310,12 @@ def _sides(corpus: Path, split: str) -> list[Sequence[str]]:
 
 def _over_sides(corpus: Path, measured: Callable[[str], Sized]) -> IntArray:
     """Measure every example of train, ends of all its lines included, [N]."""
-    sides = _sides(corpus, "train")
-    sizes = [np.fromiter((len(measured(line)) + 1 for line in side), np.int64) for side in sides]
-    return np.sum(sizes, axis=0)
+    return np.sum([_sizes(side, measured) for side in _sides(corpus, "train")], axis=0)
+
+
+def _sizes(lines: Sequence[str], measured: Callable[[str], Sized]) -> IntArray:
+    """Measure lines, the end of each included, [N]."""
+    return np.fromiter((len(measured(line)) + 1 for line in lines), np.int64)
 
 
 def lines_of(corpus: Path, split: str) -> Sequence[str]:
@@ -322,7 +325,7 @@ def lines_of(corpus: Path, split: str) -> Sequence[str]:
 
 def bytes_of(lines: Sequence[str]) -> IntArray:
     """Measure lines in bytes of UTF-8, the end of each included, [N]."""
-    return np.fromiter((len(line.encode()) + 1 for line in lines), np.int64)
+    return _sizes(lines, str.encode)
 
 
 def learn_tokenizer(context: StageContext) -> None:
@@ -495,12 +498,8 @@ def generate(context: StageContext) -> None:
     _, inputs = GENERATION.read(context)
     model = load_causal_lm(str(inputs.model), None).to(context.device).eval()
     ends = LineEnds.of(load_vocabulary(inputs.tokenizer))
-    texts = _sample(model, ends)  # warm-up
-    seconds = []
-    for _ in range(NUM_RUNS):
-        began_s = time.perf_counter()
-        texts = _sample(model, ends)
-        seconds.append(time.perf_counter() - began_s)
+    texts = _sample(model, ends)  # which also warms up
+    seconds = timeit.repeat(lambda: _sample(model, ends), number=1, repeat=NUM_RUNS)
     tokenizer = open_tokenizer(inputs.tokenizer / TOKENIZER_FILE)
     write_lines(context.directory / "samples.txt", tokenizer.decode_batch(texts.tolist()))
     speed = texts.numel() / min(seconds)
@@ -538,7 +537,7 @@ def catch_up(context: StageContext) -> None:
     train_s = read_metrics(inputs.trained)["train_s"]["value"]
     reached = [step for step, value, _ in curves if value <= reference]
     last_step = curves[-1][0]
-    seconds = train_s * (reached[0] if reached else last_step) / last_step
+    seconds = train_s * (reached or [last_step])[0] / last_step
     signature = "at evaluations on dev; steps of equal length"
     scores = {
         "catch_up/is_reached": Score(float(bool(reached)), 1, "maximize", signature),

@@ -208,10 +208,11 @@ class TokenDistillation:
             is_predicted = batch.new.valid[:, 1:]
             logits_PV = student.logits[:, :-1][is_predicted]
             tokens_P = batch.new.ids[:, 1:][is_predicted]
-            predicted = F.cross_entropy(logits_PV.float(), tokens_P, reduction="sum")
+            predicted = F.cross_entropy(logits_PV, tokens_P, reduction="sum")
         student_PD = student.hidden_states[self.layer][batch.is_new_edge]
         teacher_PD = teacher.hidden_states[self.layer][batch.is_old_edge]
-        distance_P = (student_PD.float() - teacher_PD.float()).square().mean(1)
+        # Autocast computes both losses in fp32.
+        distance_P = F.mse_loss(student_PD, teacher_PD, reduction="none").mean(1)
         return Loss(distance_P.sum() + predicted, len(distance_P))
 
 
