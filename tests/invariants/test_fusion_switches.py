@@ -83,7 +83,6 @@ BASES = (
     {**TWO, **fine()},
     {"source_positions": "learned"},
     fused(),
-    fused(merge="dropnet", dropnet_probabilities=(0.9, 0.1)),
     fused(merge="dropnet"),
     context(is_frozen=False),
     context(BI, is_frozen=False),
@@ -214,9 +213,6 @@ EXCLUSIVE = {
     ("is_frozen", "lr_multiplier"): {**context(lr_multiplier=0.1)},
     ("has_frozen_dropout", "is_frozen"): {**context(is_frozen=False, has_frozen_dropout=True)},
     ("dropnet", "merge"): {**fused(dropnet_probability=0.5)},
-    ("dropnet_probability", "dropnet_probabilities"): {
-        **fused(merge="dropnet", dropnet_probability=0.5, dropnet_probabilities=(0.1, 0.1)),
-    },
     ("index", "kind"): {**pooled(kind="mean", index=3)},
     ("weight_dropout", "kind"): {**pooled(kind="mean", weight_dropout=0.1)},
     ("is_centred", "kind"): {**pooled(kind="output", is_centred=True)},

@@ -82,7 +82,6 @@ def _with(methods: Iterable[str], others: Condition | None = None) -> Condition:
 
 _PRETRAINED = _with(name for name in _METHODS if name not in UNTRAINED_METHODS)
 _WITH_UPSTREAM_TEXT = _with(name for name in _METHODS if name != "single_run")
-_WITH_NEW_ROWS = _with(name for name in _EXCHANGING if name != "independent_encoder")
 _TRANSLATED: Condition = {"masked_lm": (None,)}
 _PAIRS_PRETRAINED: Condition = {**_PRETRAINED, **_TRANSLATED}
 READ_WHEN: ReadWhen = {
@@ -110,7 +109,6 @@ READ_WHEN: ReadWhen = {
     ),
     "transfer.sides": (_with((*PRETRAINED_VOCABULARIES, *_EXCHANGING)),),
     "transfer.cap": (_with(SIMILAR_METHODS),),
-    "transfer.new_rows_first_steps": (_WITH_NEW_ROWS,),
     "vectors": (_with(VECTOR_METHODS),),
     "independent": (_with(("independent_encoder",)),),
     "masked_lm.downstream_tokenizer": (_with(_EXCHANGING),),
@@ -214,8 +212,6 @@ class GeneratorConfig(OneOfSeveral):
 
     distillation_lambda: float = Field(default=0.5, ge=0)
     """Weight of the distillation loss L_d beside the pretraining loss L_p (eq. 5); 0: no distillation."""
-    scale: Literal["none", "inv_size"] = "none"
-    """Factor on generated rows: none (authors' code), or 1/|S_m| as printed in equations 2 and 3."""
     decoder_rates: RatesConfig = RatesConfig()
     """Splits and merges in target sentences."""
     encoder_rates: Annotated[RatesConfig, defaulting(min_split_chars=7)] = RatesConfig(min_split_chars=7)
@@ -303,10 +299,6 @@ class TransferConfig(StrictConfig):
     cap: int | None = Field(default=10, ge=1)
     """Maximum number of similar tokens of a new token: first its subwords, then the tokens that contain it,
     by id; null: no maximum (authors' code: 10; the paper does not say)."""
-    new_rows_first_steps: int = Field(default=0, ge=0)
-    """Number of initial finetuning steps in which only the new rows are trained, that is, rows of exchanged
-    tables and entries of the output bias that are neither copied nor special (not in the paper).
-    independent_encoder has a first phase of its own instead."""
 
 
 class Config(StrictConfig):
@@ -360,9 +352,6 @@ class Config(StrictConfig):
                         f"model.tying is 'all' with tokenizers.{name}.is_shared false: one table needs one "
                         "vocabulary; set is_shared true, or model.tying to decoder"
                     )
-        steps, limit = self.transfer.new_rows_first_steps, self.downstream.train.max_steps
-        if limit is not None and steps > limit:
-            yield f"transfer.new_rows_first_steps is {steps}, more than downstream.train.max_steps {limit}"
 
     def _training_problems(self) -> Iterator[str]:
         """Find settings of the two short trainings that contradict those they inherit."""

@@ -71,11 +71,10 @@ class GeneratorSettings(TrainingSettings[SmoothedTrainConfig]):
     """Probabilities of splits and merges, by perturbed side."""
     cap: int | None
     """Maximum number of similar tokens of a token."""
-    scale: Literal["none", "inv_size"]
-    """Factor on generated rows."""
     distillation_lambda: float
     """Weight of L_d."""
     # Constants: fingerprints of stored generators hold them.
+    scale: Literal["none"] = "none"
     order: Literal["id"] = "id"
     init: Literal["zeros"] = "zeros"
     distillation_reduction: Literal["sum_dim"] = "sum_dim"
@@ -223,7 +222,6 @@ class _Trial(ABC):
             },
             train=config.train_config(pretraining),
             cap=transfer.cap,
-            scale=config.scale,
             distillation_lambda=config.distillation_lambda,
             num_dev_sentences=config.num_dev_sentences,
             masked_spans=self.masked_spans,
@@ -329,7 +327,6 @@ class _MaskedLMTrial(_Trial):
             train=self.config.downstream.train,
             masking=self.model.masking,
             scoring=self.model.scoring,
-            new_rows_first_steps=self.config.transfer.new_rows_first_steps if self.is_exchanged else 0,
             report_steps=REPORT_STEPS,
         )
         start = self.transfer if self.is_exchanged else self.upstream
@@ -515,16 +512,13 @@ class _TranslationTrial(_Trial):
 
     @cached_property
     def finetuned(self) -> Stage:
-        upstream, transfer = self.config.upstream, self.config.transfer
-        has_new_rows = self.is_exchanged and self.method != "independent_encoder"
-        is_sized_by_checkpoint = self.masking is not None and upstream.checkpoint is not None
+        is_sized_by_checkpoint = self.masking is not None and self.config.upstream.checkpoint is not None
         architecture = None
         if not self.is_pretrained and is_sized_by_checkpoint:
             architecture = self.released.architecture("checkpoint_architecture")
         settings = TrainSettings(
             **self._phase("downstream", self.config.downstream),
             model=None if self.is_pretrained or architecture else self.config.model.transformer(),
-            new_rows_first_steps=transfer.new_rows_first_steps if has_new_rows else 0,
         )
         return pieces.train(
             "finetuned",

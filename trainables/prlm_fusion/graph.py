@@ -197,9 +197,9 @@ def transformer(config: Config) -> TransformerConfig:
 
 def _context(config: Config, name: str) -> ContextConfig:
     fusion = config.fusion
-    common = {"dropout": fusion.dropout, "has_memory_norm": fusion.has_memory_norm}
     if fusion.weights == "own":
-        return ContextConfig(encoder=OwnEmbeddingsConfig(width=_width(config, name)), **common)
+        own = OwnEmbeddingsConfig(width=_width(config, name))
+        return ContextConfig(encoder=own, dropout=fusion.dropout)
     return ContextConfig(
         encoder=HuggingFaceEncoderConfig(),
         pooling=pooling(fusion.layers),
@@ -207,7 +207,7 @@ def _context(config: Config, name: str) -> ContextConfig:
         lr_multiplier=1.0 if fusion.is_frozen else fusion.lr_multiplier,
         has_frozen_dropout=fusion.is_frozen and fusion.has_frozen_dropout,
         max_tokens=None if fusion.merge == "direct" else _longest_input(config, name),
-        **common,
+        dropout=fusion.dropout,
     )
 
 

@@ -27,9 +27,6 @@ class MergeConfig(StrictConfig):
     dropnet_probability: float | None = Field(default=None, ge=0, le=1)
     """Dropnet: probability p_net (Zhu et al. 2020, Eq. 5) that training uses a single flow, each of the two
     with p_net/2; null: 1.0."""
-    dropnet_probabilities: tuple[float, float] | None = None
-    """Dropnet: probabilities of the layer's own flow alone and of the branch alone, instead of p_net; (0.5,
-    0.25) in the released code of Park and Zhao (2021)."""
 
     def _problems(self) -> Iterator[str]:
         for name, strategy in MERGE_SETTINGS.items():
@@ -38,12 +35,6 @@ class MergeConfig(StrictConfig):
                     f"{name} has no effect with merge '{self.merge}': leave it out, or set merge to "
                     f"{strategy}"
                 )
-        if self.dropnet_probability is not None and self.dropnet_probabilities is not None:
-            yield "dropnet_probability and dropnet_probabilities set the same thing: keep one"
-        if self.dropnet_probabilities and (
-            min(self.dropnet_probabilities) < 0 or sum(self.dropnet_probabilities) > 1
-        ):
-            yield "dropnet_probabilities must be at least 0 and sum to at most 1"
 
 
 MERGE_SETTINGS: Mapping[str, MergeName] = {
@@ -70,6 +61,8 @@ class FusionConfig(MergeConfig):
     init: Init = "xavier"
     """Initial weights of each branch's last projection: as elsewhere, or zero (ours, after Houlsby et al.
     2019). A sum at the sites self and ffn then begins as the plain model."""
+    # A constant: fingerprints of stored trainings hold it.
+    dropnet_probabilities: None = None
 
     def _problems(self) -> Iterator[str]:
         yield from super()._problems()

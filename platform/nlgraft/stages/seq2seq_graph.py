@@ -408,8 +408,8 @@ class TrainSettings(TrainingSettings[SmoothedTrainConfig]):
     """If given, sources are the target with masked spans, masked anew in every epoch (text infilling)."""
     num_bleu_sentences: int = 0
     """Dev sentences that are decoded greedily at every evaluation; 0: none."""
-    new_rows_first_steps: int = 0
-    """Number of first steps that train only the new rows of an exchanged vocabulary; needs ``start``."""
+    # A constant: fingerprints of stored trainings hold it.
+    new_rows_first_steps: Literal[0] = 0
     report_steps: tuple[int, ...] = ()
     """Steps after which the dev loss is reported as a separate metric, if evaluated then; 0: before training,
     right after weights were carried over."""

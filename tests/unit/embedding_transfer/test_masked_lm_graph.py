@@ -54,15 +54,6 @@ def test_a_new_vocabulary_leaves_the_upstream_alone():
     assert stage("transfer") != stage("transfer", **other)
 
 
-def test_new_rows_first_is_a_matter_of_continued_training_after_an_exchange():
-    for method in METHODS:
-        alone = graph(method, transfer={"method": method, "new_rows_first_steps": 3})
-        is_changed = alone.find("continued") != stage("continued", method)
-        assert is_changed == (method != "pretrain_finetune"), method
-    assert alone.find("transfer") == stage("transfer", method)
-    assert stage("continued").config["new_rows_first_steps"] == 0
-
-
 def test_a_local_checkpoint_is_known_by_its_bytes(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors").write_bytes(b"1")
