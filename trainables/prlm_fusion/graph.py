@@ -17,7 +17,7 @@ from nlgraft.nn.context_config import (
 from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.stages import context_graph, seq2seq_graph
-from nlgraft.stages.masked_lm_graph import masked_text, word_tokenizer
+from nlgraft.stages.masked_lm_graph import MaskedText, masked_text, word_tokenizer
 from nlgraft.stages.seq2seq_graph import (
     ContextStages,
     DecodingSettings,
@@ -41,14 +41,21 @@ from trainables.prlm_fusion.config import (
 # The stages that pretrain the language models of a study. Without torch.
 
 
-def pretrained(config: Config, name: str, seed: int) -> Stage:
+def _upstream_text(config: Config) -> MaskedText | None:
+    """Encode the text of the models that the study pretrains, in the vocabulary that they share."""
+    pretraining = config.pretraining
+    if config.data.upstream is None:
+        return None
+    corpus = seq2seq_graph.corpus("upstream", config.data.upstream)
+    tokenizer = word_tokenizer("upstream", pretraining.tokenizer, corpus)
+    return masked_text("upstream", corpus, tokenizer, max_tokens=pretraining.max_tokens)
+
+
+def pretrained(config: Config, name: str, text: MaskedText | None, seed: int) -> Stage:
     """Pretrain one of the study's models, after its teacher if it has one; all share text and vocabulary."""
     described, pretraining = config.prlms[name], config.pretraining
     assert not isinstance(described, ReleasedPrlm)
-    assert config.data.upstream is not None, "refused by the config"
-    corpus = seq2seq_graph.corpus("upstream", config.data.upstream)
-    tokenizer = word_tokenizer("upstream", pretraining.tokenizer, corpus)
-    text = masked_text("upstream", corpus, tokenizer, max_tokens=pretraining.max_tokens)
+    assert text is not None, "refused by the config"
     is_distilled = isinstance(described, DistilbertPrlm)
     settings = PretrainSettings(
         # the teacher is an input; its name must not change the fingerprint
@@ -57,8 +64,10 @@ def pretrained(config: Config, name: str, seed: int) -> Stage:
         masking=None if described.kind == "gpt" else pretraining.masking,
         max_tokens=pretraining.max_tokens,
     )
-    teacher = pretrained(config, described.teacher, seed) if is_distilled else None
-    inputs = PretrainInputs(corpus=corpus, encoded=text.encoded, tokenizer=tokenizer, teacher=teacher)
+    teacher = pretrained(config, described.teacher, text, seed) if is_distilled else None
+    inputs = PretrainInputs(
+        corpus=text.corpus, encoded=text.encoded, tokenizer=text.tokenizer, teacher=teacher
+    )
     return PRETRAIN.stage(f"{name}_pretrained", settings, inputs, seed=pretraining.seed_of(seed))
 
 
@@ -85,9 +94,9 @@ def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageG
     states.
     """
     corpus = seq2seq_graph.corpus("downstream", config.data.downstream)
-    prlms = (
-        {} if config.fusion.weights == "own" else {name: _prlm(config, name, seed) for name in config.used}
-    )
+    upstream = _upstream_text(config)
+    used = () if config.fusion.weights == "own" else config.used
+    prlms = {name: _prlm(config, name, upstream, seed) for name in used}
     model = transformer(config)
     is_direct = model.source_context is not None
     sides = {name: context_graph.context_side(name) for name in prlms}
@@ -116,7 +125,7 @@ def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageG
     return StageGraph(seq2seq_graph.scores(trained, text, splits, decoding, config.score, further=further))
 
 
-def _prlm(config: Config, name: str, seed: int) -> Prlm:
+def _prlm(config: Config, name: str, text: MaskedText | None, seed: int) -> Prlm:
     described = config.prlms[name]
     if isinstance(described, ReleasedPrlm):
         encoder_config = HuggingFaceEncoderConfig(
@@ -125,7 +134,7 @@ def _prlm(config: Config, name: str, seed: int) -> Prlm:
         encoder = context_graph.released_encoder(name, encoder_config)
         prlm = Prlm(encoder, context_graph.released_tokenizer(name, encoder_config))
     else:
-        encoder = pretrained(config, name, seed)
+        encoder = pretrained(config, name, text, seed)
         prlm = Prlm(encoder, encoder)
     if config.fusion.weights == "pretrained":
         return prlm
