@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import reduce
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import Field, ValidationError
@@ -115,6 +116,14 @@ READ_WHEN: ReadWhen = {
 }
 """Settings that only some arms read: see `nlgraft.basics.strict_config`."""
 
+# A masked language model has one table, decodes nothing, and its loss is not smoothed.
+_OF_ENCODER_DECODERS = (
+    *("tokenizers", "model", "independent", "decode", "score"),
+    *("transfer.sides", "generator.decoder_rates", "upstream.objective"),
+    *("upstream.num_bleu_sentences", "downstream.num_bleu_sentences"),
+    *("upstream.train.label_smoothing", "upstream.train.smoothing_kind"),
+    *("downstream.train.label_smoothing", "downstream.train.smoothing_kind"),
+)
 
 Sides = Literal["decoder", "encoder", "both"]
 
@@ -366,27 +375,16 @@ class Config(StrictConfig):
 
     def _masked_lm_problems(self) -> Iterator[str]:
         """Find settings that do not apply to a masked language model."""
-        for name in ("tokenizers", "model", "independent", "decode", "score"):
-            if getattr(self, name) != type(self).model_fields[name].default:
-                yield f"masked_lm and {name} are both given: {name} is of translation models; leave one out"
+        for path in _OF_ENCODER_DECODERS:
+            *outer, name = path.split(".")
+            part = reduce(getattr, outer, self)
+            if getattr(part, name) != type(part).model_fields[name].default:
+                yield f"masked_lm and {path} are both given: {path} is of encoder-decoders; leave one out"
         if self.transfer.method not in MASKED_LM_METHODS:
             yield (
                 f"transfer.method is {self.transfer.method} with masked_lm, which supports "
                 f"{', '.join(MASKED_LM_METHODS)}; choose one of these, or leave masked_lm out"
             )
-        smoothing = ("label_smoothing", "smoothing_kind")
-        one_table = "which has one table and decodes nothing"
-        for path, part, names, why in (
-            ("upstream.train", self.upstream.train, smoothing, "whose loss is not smoothed"),
-            ("downstream.train", self.downstream.train, smoothing, "whose loss is not smoothed"),
-            ("transfer", self.transfer, ("sides",), one_table),
-            ("generator", self.generator, ("decoder_rates",), one_table),
-            ("upstream", self.upstream, ("objective", "num_bleu_sentences"), one_table),
-            ("downstream", self.downstream, ("num_bleu_sentences",), one_table),
-        ):
-            for name in names:
-                if (setting := getattr(part, name)) != type(part).model_fields[name].default:
-                    yield f"{path}.{name} is {setting} with masked_lm, {why}; leave {path}.{name} out"
 
     def _role_problems(self) -> Iterator[str]:
         for name in ("upstream", "downstream"):

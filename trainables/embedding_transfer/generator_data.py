@@ -7,6 +7,7 @@ Source: Liu et al. (2021), section 3.3; probabilities from the authors' code, wi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -85,17 +86,15 @@ class Perturber:
             generator: Source of randomness; one of its own for every sentence and epoch.
             is_kept: True for tokens whose words must not be changed; empty: none.
         """
-        words = self.words(ids)
         tokens: list[int | Tok] = []
         numbers: list[int] = []
         start = 0
-        for end in range(1, len(ids) + 1):
-            if end < len(ids) and words[end] == words[start]:
-                continue
+        for word, count in Counter(self.words(ids)).items():
+            end = start + count
             is_fixed = any(is_kept[start:end])
             changed = ids[start:end] if is_fixed else self._change_word(ids[start:end], generator.random)
             tokens.extend(changed)
-            numbers.extend([words[start]] * len(changed))
+            numbers.extend([word] * len(changed))
             start = end
         return ChangedSentence(tokens, numbers)
 

@@ -94,7 +94,7 @@ assert not heavy, heavy
         ({"model": {"d_model": 32}}, ["masked_lm and model"]),
         ({"tokenizers": {"downstream": {"vocab_size": 99}}}, ["masked_lm and tokenizers"]),
         ({"transfer": {"method": "single_run"}}, ["transfer.method is single_run with masked_lm"]),
-        ({"transfer": {"sides": "both"}}, ["transfer.sides is both with masked_lm"]),
+        ({"transfer": {"sides": "both"}}, ["masked_lm and transfer.sides"]),
         ({"generator": {"decoder_rates": {"split": 0.1}}}, ["generator.decoder_rates"]),
         ({"downstream": {"num_bleu_sentences": 5}}, ["downstream.num_bleu_sentences"]),
         ({"masked_lm": {}}, ["checkpoint", "model"]),
