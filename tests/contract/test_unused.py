@@ -40,7 +40,7 @@ UNREAD = {
     },
     "fingerprints of stored translations, scores, plans and trainings hold them": {
         "engine", "dev_precision", "norm_match", "distillation_reduction", "distillation_align",
-        "dropnet_probabilities", "has_memory_norm", "is_norm_affine",
+        "dropnet_probabilities", "has_memory_norm", "is_norm_affine", "self_scope",
     },
     "zipfile writes the comment that is set": {"comment"},
     "whoever calls the Python API": {"events", "from_dict", "log_probability"},

@@ -96,11 +96,12 @@ WIRING = ("num_sources", "contexts", "fusion.contexts", "source_context", "targe
 
 
 def settings():
-    """Every setting of each base: base, path, annotation, value."""
+    """Every setting of each base: base, path, annotation, value; constants of fingerprints are none."""
     for base in BASES:
         config = TransformerConfig(**SIZES, **base)
         for path, annotation, value in leaves(config):
-            if path not in WIRING and not path.endswith(("vocab_size", "encoder.kind")):
+            is_constant = not [*others_of(annotation, value)]
+            if not is_constant and path not in WIRING and not path.endswith(("vocab_size", "encoder.kind")):
                 yield config, path, annotation, value
 
 
@@ -150,7 +151,6 @@ UNREAD_SWITCHES = {
         {"position_layout": "marian"},
     ),
     "fine_encoder.cross_memory": (TWO | fine(num_layers=0), fine(num_layers=0, cross_memory="none")),
-    "fine_encoder.self_scope": (TWO | fine(num_layers=0), fine(num_layers=0, self_scope="joint")),
     "fine_encoder.norm": (
         TWO | fine(num_layers=0, ffn_adapter="top"),
         fine(num_layers=0, ffn_adapter="top", norm="pre"),

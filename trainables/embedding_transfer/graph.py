@@ -23,7 +23,7 @@ from nlgraft.stages.masked_lm_graph import (
     MaskedText,
     TrainMaskedSettings,
 )
-from nlgraft.stages.released_graph import MarianSide, Released, language_view, released
+from nlgraft.stages.released_graph import Released, language_view, released
 from nlgraft.stages.seq2seq_graph import DecodingSettings, EncodedText, TrainInputs, TrainSettings
 from nlgraft.stages.shared_kinds import (
     EXCHANGE,
@@ -359,15 +359,7 @@ class _TranslationTrial(_Trial):
     def tokenizers(self, domain: str) -> dict[str, Stage]:
         """The vocabularies of a domain, by stream."""
         if domain == "upstream" and self.config.upstream.checkpoint is not None:
-            if self.languages:
-                tokens = tuple(self.language_tokens)
-                shared = self.released.tokenizer("upstream_shared_tokenizer", tokens)
-                return dict.fromkeys((SOURCE, TARGET), shared)
-            if not self.is_text:
-                sides: tuple[MarianSide, ...] = ("source", "target")
-                made = [self.released.marian_tokenizer(f"upstream_{side}_tokenizer", side) for side in sides]
-                return dict(zip((SOURCE, TARGET), made, strict=True))
-            return dict.fromkeys((SOURCE, TARGET), self.released.tokenizer("upstream_shared_tokenizer"))
+            return self.released.tokenizers(tuple(self.language_tokens))
         read = ("upstream", "downstream") if domain == "joint" else (domain,)
         corpora = {name: self.corpus(name) for name in read}
         special = (MASK_TOKEN,) if domain == "upstream" and self.is_text else ()
@@ -515,7 +507,7 @@ class _TranslationTrial(_Trial):
         is_sized_by_checkpoint = self.masking is not None and self.config.upstream.checkpoint is not None
         architecture = None
         if not self.is_pretrained and is_sized_by_checkpoint:
-            architecture = self.released.architecture("checkpoint_architecture")
+            architecture = self.released.architecture()
         settings = TrainSettings(
             **self._phase("downstream", self.config.downstream),
             model=None if self.is_pretrained or architecture else self.config.model.transformer(),

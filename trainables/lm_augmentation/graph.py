@@ -17,7 +17,6 @@ from nlgraft.stages.seq2seq_graph import (
     DecodingSettings,
     EncodedText,
     TrainSettings,
-    extract_scores,
 )
 from nlgraft.text.corpus_config import EOS, TextConfig
 from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, ParameterGroup, View
@@ -171,10 +170,6 @@ class _Builder:
         )
 
     def scores(self, splits: tuple[str, ...]) -> Stage:
-        further, count = {}, self.config.num_extracted_sentences
-        if count is not None:
-            words = self.config.score.rouge_tokenizer
-            further = extract_scores(self.corpus, splits, num_sentences=count, rouge_tokenizer=words)
         score = self.config.score
         decoding = DecodingSettings(
             decode=self.config.decode,
@@ -182,4 +177,5 @@ class _Builder:
             has_lm_cache=self.config.has_lm_cache,
             is_calibrated=score.is_calibrated,
         )
-        return pieces.scores(self.trained, self.text, splits, decoding, score, further=further)
+        count = self.config.num_extracted_sentences
+        return pieces.scores(self.trained, self.text, splits, decoding, score, num_extracted_sentences=count)

@@ -23,7 +23,6 @@ from nlgraft.stages.seq2seq_graph import (
     DecodingSettings,
     EncodedText,
     TrainSettings,
-    extract_scores,
 )
 from nlgraft.stages.shared_kinds import TrainingSettings
 from nlgraft.stages.stage_kind import Inputs, StageKind, T
@@ -113,16 +112,11 @@ def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageG
     )
     contexts = ContextStages({name: prlm.encoder for name, prlm in prlms.items()}, states)
     trained = seq2seq_graph.train("trained", text, settings, seed=seed, contexts=contexts)
-    further = {}
-    if config.num_extracted_sentences is not None:
-        further = extract_scores(
-            corpus,
-            splits,
-            num_sentences=config.num_extracted_sentences,
-            rouge_tokenizer=config.score.rouge_tokenizer,
-        )
     decoding = DecodingSettings(decode=config.decode, view=view, is_calibrated=config.score.is_calibrated)
-    return StageGraph(seq2seq_graph.scores(trained, text, splits, decoding, config.score, further=further))
+    count = config.num_extracted_sentences
+    return StageGraph(
+        seq2seq_graph.scores(trained, text, splits, decoding, config.score, num_extracted_sentences=count)
+    )
 
 
 def _prlm(config: Config, name: str, text: MaskedText | None, seed: int) -> Prlm:

@@ -20,7 +20,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -392,11 +392,6 @@ MOMENTUM = 0.99
 """Nesterov momentum of the language models of Edunov et al. (2019), section 3.2."""
 
 
-@runtime_checkable
-class _HasMultipliers(Protocol):
-    def lr_multipliers(self) -> dict[str, float]: ...
-
-
 def match_names(patterns: Sequence[str], names: Sequence[str], purpose: str) -> set[str]:
     """Find the names that any of the regular expressions matches anywhere; ``purpose`` goes into the message.
 
@@ -456,8 +451,8 @@ def parameter_groups(
     for group in reversed(learned.groups):  # the first matching group is applied last
         for name in match_names([group.pattern], list(trained), "groups"):
             multipliers[name], frozen_steps[name] = group.lr_multiplier, group.num_frozen_steps
-    model_multipliers = model.lr_multipliers() if isinstance(model, _HasMultipliers) else {}
-    for prefix, multiplier in model_multipliers.items():
+    model_multipliers: Callable[[], dict[str, float]] = getattr(model, "lr_multipliers", dict)
+    for prefix, multiplier in model_multipliers().items():
         for name in trained:
             if name.startswith(prefix):
                 multipliers[name] *= multiplier

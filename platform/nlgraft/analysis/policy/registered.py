@@ -40,6 +40,7 @@ _REMOVED = {
     "generator.distillation_reduction": "sum_dim",
     "generator.distillation_align": "input",
     "fusion.has_memory_norm": False,
+    "sources.fine_encoder.self_scope": "per_source",
     "source.is_norm_affine": True,
     "target.is_norm_affine": True,
 }
