@@ -260,6 +260,7 @@ class GeneratorConfig(OneOfSeveral):
             **_shared(self),
             **{name: getattr(upstream, name) for name in ("label_smoothing", "smoothing_kind", "precision")},
             betas=BETAS,
+            # Untrained, a generator is AVG-EG: a training that only makes it worse ends with that.
             is_evaluated_at_start=True,
             best_metric="generator/dev_loss",
         )
@@ -286,6 +287,7 @@ class IndependentConfig(StrictConfig):
 
     def train_config(self, downstream: SmoothedTrainConfig) -> SmoothedTrainConfig:
         """Describe the first phase; batches, optimiser and loss are those of the finetuning."""
+        # The finetuning goes on from the best weights of this phase, so it ends by its steps alone.
         plain = {"max_epochs": None, "patience": None, "average_last": None, "best_metric": "dev/loss"}
         return SmoothedTrainConfig(**{**downstream.model_dump(), **plain, **_shared(self)})
 

@@ -101,6 +101,7 @@ class Perturber:
     def _change_word(self, ids: Sequence[int], draw: Callable[[], float]) -> list[int | Tok]:
         """Split tokens of a word; where none was split, merge some."""
         pieces: list[list[Tok]] = [self._split(identity, draw) for identity in ids]
+        # A word is not merged as well, which could undo its cuts.
         if any(len(parts) > 1 for parts in pieces):
             changed: list[int | Tok] = []
             for identity, parts in zip(ids, pieces, strict=True):
@@ -118,6 +119,7 @@ class Perturber:
         cuts: list[int] = []
         for index, offset in enumerate(boundaries):
             previous = cuts[-1] if cuts else 0
+            # Single characters are cut off at a rate of their own.
             leaves_one = previous == (boundaries[index - 1] if index else 0) or index == len(boundaries) - 1
             if draw() >= (rates.cut_edge if leaves_one else rates.cut):
                 continue

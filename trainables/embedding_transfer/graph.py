@@ -232,6 +232,7 @@ class _Trial(ABC):
         inputs = GeneratorInputs(
             model=self.learner, encoded=self.upstream_text.encoded, tokenizers=tokenizers
         )
+        # A generator belongs to the pretrained model in which it learned, and is shared as that is.
         seed = self.seed if config.is_per_seed else self.upstream_seed
         return GENERATOR.stage("generator", settings, inputs, seed=seed)
 
@@ -362,6 +363,7 @@ class _TranslationTrial(_Trial):
             return self.released.tokenizers(tuple(self.language_tokens))
         read = ("upstream", "downstream") if domain == "joint" else (domain,)
         corpora = {name: self.corpus(name) for name in read}
+        # Pretraining on text reads the mask, which finetuning never sees.
         special = (MASK_TOKEN,) if domain == "upstream" and self.is_text else ()
         if self.languages:  # with the ids that they have in the checkpoint's vocabulary, renumbered
             special = (MASK_TOKEN, *self.language_tokens)
@@ -413,6 +415,7 @@ class _TranslationTrial(_Trial):
 
     def encoded(self, domain: str, tokenizers: Mapping[str, Stage]) -> EncodedText:
         is_text = domain == "upstream" and self.is_text
+        # An encoder alone has no target.
         if is_text and self.masking is not None:
             tokenizers = {SOURCE: tokenizers[SOURCE]}
         return pieces.encode(
@@ -506,6 +509,7 @@ class _TranslationTrial(_Trial):
     def finetuned(self) -> Stage:
         is_sized_by_checkpoint = self.masking is not None and self.config.upstream.checkpoint is not None
         architecture = None
+        # The arm without pretraining must be as large as those that it is compared with.
         if not self.is_pretrained and is_sized_by_checkpoint:
             architecture = self.released.architecture()
         settings = TrainSettings(
@@ -527,6 +531,7 @@ class _TranslationTrial(_Trial):
         """The last stage: all scores of the trial."""
         score = self.config.score
         further = {}
+        # A model of monolingual text translates nothing that could be scored.
         if self.is_pretrained and not self.is_text:
             further["upstream"] = pieces.upstream_scores(
                 self.upstream, self.upstream_text, decode=self.config.decode, score=score, view=self.view

@@ -194,6 +194,7 @@ def attach_embeddings(context: StageContext) -> None:
     sizes = table_sizes(inputs.encoded, settings.view)
     config = independent_config(body.config, sides, sizes, settings.num_layers)
     model = fresh_model(config, *sizes, context.seed)
+    # The pretrained rows are of another vocabulary, so nothing of them is kept.
     replaced = tuple(pattern for side in sides for pattern in REPLACED[side])
     carry_over(model, body.state_dict(), fresh=replaced, drop=replaced)
     alone = settings.model_copy(update={"learned": LearnedParameters(only=replaced)})

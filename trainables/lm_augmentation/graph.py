@@ -25,6 +25,7 @@ from trainables.lm_augmentation.config import SIDES, Config, Side
 
 READ: dict[Side, StreamSide] = {
     "source": StreamSide(stream="source 0"),
+    # What the decoder reads is shifted: the start token is there, the end is only predicted.
     "target": StreamSide(stream=pieces.TARGET, prefix=(EOS,), suffix=()),
 }
 """Inputs of encoder and decoder in the encoded text."""
@@ -136,6 +137,7 @@ class _Builder:
     def states(self) -> dict[str, Stage]:
         """Stored states of the source's language model by stream; empty if they are computed live."""
         source = self.config.source
+        # A finetuned model's states change with every step.
         if source.use != "elmo" or source.states == "live":
             return {}
         stored = context_graph.frozen_states(

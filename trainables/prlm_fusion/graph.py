@@ -94,6 +94,7 @@ def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageG
     """
     corpus = seq2seq_graph.corpus("downstream", config.data.downstream)
     upstream = _upstream_text(config)
+    # Own embeddings stand in for the models, which are then not needed at all.
     used = () if config.fusion.weights == "own" else config.used
     prlms = {name: _prlm(config, name, upstream, seed) for name in used}
     model = transformer(config)
@@ -128,6 +129,7 @@ def _prlm(config: Config, name: str, text: MaskedText | None, seed: int) -> Prlm
         encoder = context_graph.released_encoder(name, encoder_config)
         prlm = Prlm(encoder, context_graph.released_tokenizer(name, encoder_config))
     else:
+        # Saved with its tokenizer, as a released model is.
         encoder = pretrained(config, name, text, seed)
         prlm = Prlm(encoder, encoder)
     if config.fusion.weights == "pretrained":
@@ -151,6 +153,7 @@ def _text(config: Config, corpus: Stage, prlms: Mapping[str, Prlm], *, is_direct
     )
     if is_direct or not config.fusion.is_stored:
         return text
+    # Trainings with other stored states then share this encoding; translation encodes for itself.
     plain = seq2seq_graph.encode("downstream", corpus, tokenizers, max_tokens=config.data.max_tokens)
     return replace(text, encoded=plain.encoded)
 
@@ -217,6 +220,7 @@ def _context(config: Config, name: str) -> ContextConfig:
 def _longest_input(config: Config, name: str) -> int | None:
     """Return the maximum input length of a pretrained model; the study's own ones have few positions."""
     limit = config.fusion.max_tokens
+    # How many positions a released one has is seen when it is loaded.
     if isinstance(config.prlms[name], ReleasedPrlm):
         return limit
     positions = config.pretraining.max_tokens + 2
