@@ -382,7 +382,10 @@ class _Loop:
 
     def outcome(self) -> TrainOutcome:
         """Summarise the training."""
-        return TrainOutcome(*vars(self.state.progress).values(), *count_parameters(self.model))
+        num_parameters, num_trained = count_parameters(self.model)
+        return TrainOutcome(
+            **vars(self.state.progress), num_parameters=num_parameters, num_trained_parameters=num_trained
+        )
 
 
 # Selection of the trained parameters and of their learning rates.
