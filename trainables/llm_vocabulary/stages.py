@@ -27,7 +27,7 @@ from nlgraft.stages.run.text_stages import REPORT_FILE, read_encoded
 from nlgraft.stages.run.training_task import (
     KEPT,
     TrainingTask,
-    new_rows_of_one_table,
+    new_rows_first,
     write_scores,
     write_split,
 )
@@ -154,7 +154,7 @@ def distil(context: StageContext) -> None:
     text, dev_text = (
         AlignedText(*(_segmented(*side, split) for side in sides)) for split in ("train", "dev")
     )
-    new_rows = new_rows_of_one_table(ALWAYS, inputs.start, model, model.vocabulary_tensors)
+    new_rows = new_rows_first(ALWAYS, inputs.start, model, model.vocabulary_tensors)
     assert new_rows is not None, "every exchange writes a plan"
     is_new_V = next(iter(new_rows.rows.values()))
     edges, ids = text.replaced(is_new_V.numpy())
@@ -226,8 +226,8 @@ def _rows_first(
     if inputs.start is None:
         return None
     steps = settings.new_rows_first_steps if settings.lora is None else ALWAYS
-    rows = new_rows_of_one_table(steps, inputs.start, model, model.vocabulary_tensors)
-    if settings.lora is None or rows is None:
+    rows = new_rows_first(steps, inputs.start, model, model.vocabulary_tensors)
+    if settings.lora is None:
         return rows
     return rows_and_adapters(model, rows, settings.lora, derive_seed(seed, "adapters"))
 
@@ -547,10 +547,11 @@ def catch_up(context: StageContext) -> None:
 
 
 def rows_and_adapters(
-    model: TransformersCausalLM, new_rows: RowsFirst, config: LoraConfig, seed: int
+    model: TransformersCausalLM, new_rows: RowsFirst | None, config: LoraConfig, seed: int
 ) -> RowsFirst:
     """Put adapters into a model, in place; let them and new rows learn in all steps, and nothing else."""
-    rows = {name: new for name, new in new_rows.rows.items() if bool(new.any())}
+    candidates = {} if new_rows is None else new_rows.rows
+    rows = {name: new for name, new in candidates.items() if bool(new.any())}
     add_adapters(model, config, {name for name, _ in model.named_parameters()} - rows.keys(), seed)
     for name, parameter in model.named_parameters():
         if ADAPTER in name:
