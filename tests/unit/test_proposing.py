@@ -216,7 +216,7 @@ def test_a_difference_in_what_is_trained_once_is_refused(toy_document, monkeypat
     assert shared.notes == ("upstream is trained once for all seeds: the answer is about that one",)
 
 
-def test_a_proposal_may_replace_a_section():
+def test_a_proposal_may_replace_a_section(tmp_path):
     whole = {"name": "a", "system": "trainables.lm_augmentation", "seeds": [1]}
     whole["data"] = {"downstream": {"corpus": "conlang", "train": 50, "dev": 5, "test": 5}}
     whole["base"] = {
@@ -226,7 +226,8 @@ def test_a_proposal_may_replace_a_section():
     }
     whole["objective"] = {"metric": "dev/bleu", "direction": "maximize"}
     base = baseline_of(Study.from_dict(whole))
-    new, _ = with_changes(base, ["model={preset: tiny, norm: pre}", "train.peak_lr=1e-3"])
+    changes = ["model={preset: tiny, norm: pre}", "train.peak_lr=1e-3"]
+    new, _ = with_changes(base, changes, ArtifactStore.open(tmp_path))
     pair = comparison_study(base, new, "1", seeds_of(0, 5), 5)
     kept_cell, proposal_cell = cells(pair)
     for alone, cell in ((base, kept_cell), (new, proposal_cell)):
