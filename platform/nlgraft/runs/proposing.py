@@ -95,7 +95,7 @@ def kept_code(study: Study, store: ArtifactStore) -> dict[str, str]:
     """Keep the code that a study with one cell runs, in its store.
 
     Returns:
-        The values that name what was kept, by path in the study file; none for a system whose code is its own.
+        The values that name what was kept, by path in the study file; none if the study names no code.
     """
     keep_code = system_of(study).keep_code
     if keep_code is None or not store.is_local:

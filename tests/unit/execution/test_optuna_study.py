@@ -19,9 +19,12 @@ from nlgraft.study.public import Study
 from nlgraft.study.reading.place_rules import OPTUNA_FILE
 from tests.small_studies import SHARE
 
+MODELS = [{"name": name, "num_startup_trials": 2} for name in ("tpe", "gp")]
 
-def open_study(url=None, check=lambda: None, **sampler):
-    search = Search.model_validate({"sampler": sampler, "space": {"gain": SHARE}, "trials": 4})
+
+def open_study(url=None, check=lambda: None, start=(), **sampler):
+    document = {"sampler": sampler, "space": {"gain": SHARE}, "trials": 4, "start": [*start]}
+    search = Search.model_validate(document)
     return OptunaStudy("cell", search, Objective(metric="dev/score", direction="maximize"), url, check)
 
 
@@ -29,14 +32,22 @@ def finished(score):
     return TrialRecord(fingerprint="f", config={}, seed=1, state="finished", metrics={"dev/score": score})
 
 
-@pytest.mark.parametrize("name", ["tpe", "random"])
-def test_proposals_follow_the_seed_and_the_number(name):
-    def proposals(seed):
-        study = open_study(name=name, seed=seed)
-        return [study.propose(number, {})["gain"] for number in range(4)]
+@pytest.mark.parametrize("sampler", [{"name": "random"}, *MODELS])
+def test_proposals_follow_the_seed_the_number_and_where_a_search_starts(sampler):
+    def proposals(seed, start=()):
+        study = open_study(start=start, seed=seed, **sampler)
+        gains = []
+        for number in range(4):
+            gains.append(study.propose(number, {})["gain"])
+            study.tell(number, finished(-((gains[-1] - 0.7) ** 2)))
+        return gains
 
     assert proposals(seed=1) == proposals(seed=1)
     assert len({*proposals(seed=1), *proposals(seed=2)}) == 8
+    first, *others = proposals(1, [{"gain": 0.9}])
+    assert first == 0.9
+    # A model knows it; what is drawn depends on number and seed alone.
+    assert (others[1:] == proposals(seed=1)[2:]) is (sampler["name"] == "random")
 
 
 def open_grid():
