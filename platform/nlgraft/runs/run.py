@@ -88,11 +88,12 @@ def read_result(study: Study, store: ArtifactStore) -> StudyResult:
 def _importance(
     space: Mapping[str, Domain],
     direction: Literal["maximize", "minimize"],
-    trials: Sequence[tuple[Mapping[str, Any], float]],
-) -> dict[str, float]:
+    params: Sequence[Mapping[str, Any]],
+    objectives: Sequence[Sequence[float]],
+) -> list[dict[str, float]]:
     from nlgraft.execution.optuna_study import importances  # loads Optuna, which most reports do without
 
-    return importances(space, direction, trials)
+    return importances(space, direction, params, objectives)
 
 
 class Run:
