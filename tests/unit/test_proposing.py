@@ -1,6 +1,8 @@
 """Proposals of a stream on the toy system: its sweeps run in this process, without Ray."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +25,7 @@ from nlgraft.study.reading.resolving import resolve_config
 from nlgraft.study.reading.system_import import load_system
 from tests.commands import json_of, nlgraft
 from tests.processes import at_once
+from trainables.command import stages
 
 
 def sweep_here(run, grant, note):
@@ -233,6 +236,55 @@ def test_a_proposal_may_replace_a_section(tmp_path):
     for alone, cell in ((base, kept_cell), (new, proposal_cell)):
         assert resolve_config(pair, cell) == resolve_config(alone, cells(alone)[0])
     assert resolve_config(pair, proposal_cell).model.dropout != 0.3
+
+
+def test_an_edited_copy_of_a_script_is_a_proposal_and_what_is_kept_outlives_further_edits(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(Run, "sweep", sweep_here)
+    monkeypatch.setattr(stages, "_POLL_S", 0.01)
+    script, draft = tmp_path / "script", tmp_path / "draft"
+    document = {
+        "name": "script",
+        "system": "trainables.command",
+        "data": {"directory": str(script)},
+        "base": {
+            "declare": {"rate": {"type": "int", "default": 1}},
+            # The script is its own result.
+            "stages": {"train": {"command": "true {seed} {rate}", "metrics": ["loss.json"]}},
+            "metrics": {"dev/loss": {"direction": "minimize"}},
+        },
+        "objective": {"metric": "dev/loss", "direction": "minimize"},
+        "seeds": [1, 2],
+        "storage": {"path": str(tmp_path / "store")},
+    }
+
+    def write(folder, loss):
+        folder.mkdir(exist_ok=True)
+        (folder / "loss.json").write_text(json.dumps({"dev/loss": loss}))
+
+    def propose(loss, *changes):
+        write(draft, loss)
+        return api.propose(Study.from_dict(document), [*changes, f"data.directory={draft}"])
+
+    write(script, 3)
+    kept = propose(2)
+    assert (kept.decision, kept.first.mean) == ("KEEP", 1.0)
+    [(name, copy)] = [text.split("=") for text in kept.changes]
+    assert (name, json.loads(Path(copy, "loss.json").read_text())) == ("data.directory", {"dev/loss": 2})
+    # Beside what was kept, though its directory has been edited.
+    worse = propose(2.5)
+    assert (worse.decision, worse.number, worse.against, worse.first.mean) == ("DISCARD", 2, "1", -0.5)
+    idle = api.propose(Study.from_dict(document), ["settings.rate=2"])
+    assert idle.reason == "it changes nothing: equal values with all 3 seeds"
+    assert idle.overrides == (*kept.changes, "settings.rate=2")
+    # Another baseline: neither new levels, nor what was kept of the first.
+    write(script, 4)
+    other = propose(4.5)
+    assert (other.number, other.against, other.first.mean) == (4, "baseline", -0.5)
+    assert "baseline is not that of earlier proposals" in other.notes[0]
+    with pytest.raises(StudyError, match="an edited script: data"):
+        api.propose(Study.from_dict(document), [])
 
 
 def test_a_study_with_a_streams_seeds_is_refused(toy_document):

@@ -115,7 +115,8 @@ def with_changes(
         StudyError: Lists all problems: nothing is proposed, data or metrics are changed, or the study's own.
     """
     if not changes:
-        raise StudyError([Problem("", "a proposal is one or more key=value")], study.name)
+        hint = "" if system_of(study).keep_code is None else "; an edited script: data.directory=COPY"
+        raise StudyError([Problem("", f"a proposal is one or more key=value{hint}")], study.name)
     changed = _read(study, study.to_dict(), changes)
     values = dict(changed._overrides.values)
     code = kept_code(changed, store)
@@ -453,6 +454,9 @@ class Attempt:
     def _notes(self, stream: Stream, proposal: Proposal) -> list[str]:
         entered = proposal.entered
         notes = [f"{name} is trained once for all seeds: the answer is about that one" for name in self._once]
+        earlier = [other.entered for number, other in stream.proposals.items() if number < entered.number]
+        if earlier and all(other.origin != entered.origin for other in earlier):
+            notes.append("the study's baseline is not that of earlier proposals: nothing they kept is in it")
         newest = next(reversed(stream.kept(entered.origin)), BASELINE)
         if newest not in (BASELINE, entered.number, entered.against):
             notes.append(f"proposal {newest} was kept last; this one is not compared with it")

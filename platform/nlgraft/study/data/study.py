@@ -301,8 +301,8 @@ class Sampler(Part):
     seed: Seed = 0
     """Seed of the proposals; 0 is a seed like any other."""
     num_startup_trials: int | None = Field(default=None, ge=1)
-    """For ``tpe`` and ``gp``: number of ended trials of a cell before which it samples at random; none: ten, as
-    in Optuna. A search has to be longer for the model to be used."""
+    """For ``tpe`` and ``gp``: ended trials of a cell before which it samples at random; none: ten, as in
+    Optuna. A search has to be longer for the model to be used."""
 
     @property
     def is_blind(self) -> bool:
