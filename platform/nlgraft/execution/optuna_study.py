@@ -440,9 +440,8 @@ _MOST = 0.5
 def importances(
     space: Mapping[str, Domain],
     direction: Literal["maximize", "minimize"],
-    params: Sequence[Mapping[str, Any]],
-    objectives: Sequence[Sequence[float]],
-) -> list[dict[str, float]]:
+    trials: Sequence[tuple[Mapping[str, Any], float]],
+) -> dict[str, float]:
     """Compute the importance of each setting for being among the best trials.
 
     The best are a tenth of the trials, at least five of them, at most half.
@@ -450,40 +449,31 @@ def importances(
     Args:
         space: Domains by path.
         direction: ``maximize`` or ``minimize``.
-        params: Values by path of each finished trial.
-        objectives: Objectives of these trials, in their order; several of them, each answered by itself.
+        trials: Values by path, and the objective, of each finished trial.
 
     Returns:
-        Importances by path for each of ``objectives``, not normalised. Paths that no trial has are missing.
+        Importances by path, not normalised; empty where all values are equal or there are too few. Paths
+        that no trial has are missing.
     """
+    if len({value for _, value in trials}) < 2:
+        return {}
     # It loads scikit-learn, two seconds that no sweep needs.
     from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = optuna.create_study()
+    study = optuna.create_study(direction=direction)
     study.add_trials(
         [
             create_trial(
-                value=0.0,
-                params={path: encoded(value) for path, value in values.items()},
-                distributions={path: distribution_of(space[path]) for path in values},
+                value=value,
+                params={path: encoded(chosen) for path, chosen in params.items()},
+                distributions={path: distribution_of(space[path]) for path in params},
             )
-            for values in params
+            for params, value in trials
         ]
     )
-    share = min(_MOST, max(_BEST, _FEWEST_BEST / len(params)))
+    share = min(_MOST, max(_BEST, _FEWEST_BEST / len(trials)))
     evaluator = PedAnovaImportanceEvaluator(target_quantile=share)
-    # The evaluator takes the lowest targets for the best. Trials are added once, which is what costs.
-    sign = -1.0 if direction == "maximize" else 1.0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)  # of values that are not normalised
-        warnings.filterwarnings("ignore", message="PedAnovaImportanceEvaluator computes")  # of low targets
-        return [
-            get_param_importances(
-                study,
-                evaluator=evaluator,
-                normalize=False,
-                target=lambda trial, values=values: sign * values[trial.number],
-            )
-            for values in objectives
-        ]
+        return get_param_importances(study, evaluator=evaluator, normalize=False)

@@ -88,12 +88,11 @@ def read_result(study: Study, store: ArtifactStore) -> StudyResult:
 def _importance(
     space: Mapping[str, Domain],
     direction: Literal["maximize", "minimize"],
-    params: Sequence[Mapping[str, Any]],
-    objectives: Sequence[Sequence[float]],
-) -> list[dict[str, float]]:
+    trials: Sequence[tuple[Mapping[str, Any], float]],
+) -> dict[str, float]:
     from nlgraft.execution.optuna_study import importances  # loads Optuna, which most reports do without
 
-    return importances(space, direction, params, objectives)
+    return importances(space, direction, trials)
 
 
 class Run:

@@ -23,16 +23,11 @@ if TYPE_CHECKING:
 
 
 Importance = Callable[
-    [
-        Mapping[str, Domain],
-        Literal["maximize", "minimize"],
-        Sequence[Mapping[str, Any]],
-        Sequence[Sequence[float]],
-    ],
-    list[dict[str, float]],
+    [Mapping[str, Domain], Literal["maximize", "minimize"], Sequence[tuple[Mapping[str, Any], float]]],
+    dict[str, float],
 ]
-"""Computes importances by path from domains by path, the objective's direction, each trial's values, and
-several lists of objectives, an answer for each of these."""
+"""Computes importances by path from domains by path, the objective's direction, and each trial's values and
+objective."""
 
 
 @dataclass(frozen=True)
