@@ -1,8 +1,9 @@
 """An agent that edits a script: 100 proposals of which five help, by the rule of ``nlgraft try`` and others.
 
 ``python -m benchmarks.agent_loop`` edits ``agent_script/train.py``, a small language model, line by line.
-What does not help changes nothing but which random numbers are drawn. With ``--whole`` one stream runs
-through `nlgraft.propose`, in this process and without Ray, and must decide as the rule alone does.
+What does not help changes nothing but which random numbers are drawn. With ``--whole N`` as many
+proposals run through `nlgraft.propose`, in this process and without Ray, and must be decided as by the
+rule alone.
 """
 
 from __future__ import annotations
@@ -177,7 +178,8 @@ def _sweep(run: Run, grant: Any, note: Any) -> SweepOutcome:
     queue = TrialQueue(run.study, run.store, list(run._cells), lambda _: None, driver, 1)
     queue.open()
     while not queue.is_done and (trial := queue.take()) is not None:
-        queue.end(trial, run_trial(trial.graph, run.store, reporter=NullReporter(), is_waiting=True))
+        settings: dict[str, Any] = {"reporter": NullReporter(), "config": dict(trial.config)}
+        queue.end(trial, run_trial(trial.graph, run.store, is_waiting=True, **settings))
     note()
     return SweepOutcome(queue.num_run, queue.num_reused, queue.num_failed, queue.stop_reason)
 
@@ -218,13 +220,13 @@ def main() -> None:
     """Print the table, or compare a whole stream with the rule alone."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.agent_loop", description=__doc__)
     parser.add_argument("--num", type=int, default=10, help="streams of each rule")
-    parser.add_argument("--whole", action="store_true", help="one stream through nlgraft.propose")
+    parser.add_argument("--whole", type=int, help="so many proposals through nlgraft.propose")
     options = parser.parse_args()
-    if not options.whole:
+    if options.whole is None:
         for line in report(options.num):
             print(line, flush=True)
         return
-    edits = proposals(0)
+    edits = proposals(0)[: options.whole]
     expected = keep_by_stream(edits)
     for edit, decision, same in zip(edits, keep_by_propose(edits), expected.decisions, strict=True):
         print(edit, decision, flush=True)
