@@ -44,10 +44,3 @@ def test_two_propose_at_once_and_a_killed_proposal_goes_on_at_its_level(toy_docu
     assert len(answer["again"]["seeds"]) == FRESH_SEEDS
     assert not {*answer["again"]["seeds"]} & {*answer["first"]["seeds"]}
     assert "started" in err
-
-
-def test_what_changes_the_data_is_bad_input(toy_document, tmp_path):
-    path = write_study(tmp_path / "toy.yaml", toy_document)
-    refused = nlgraft("try", path, "data.lines=3", "gain=1.0", code=2)
-    assert refused.stdout == ""
-    assert "data.lines: what is measured stays the same" in refused.stderr

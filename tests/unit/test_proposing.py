@@ -68,6 +68,11 @@ def test_what_gains_is_kept_and_measured_again_and_then_compared_with(study, tmp
     assert kept.again.mean == pytest.approx(10.0)
     assert len(kept.again.seeds) == FRESH_SEEDS
     assert not {*kept.again.seeds, *study.seeds} & {*kept.first.seeds}
+    text = "\n".join(kept.lines())
+    assert text.startswith("KEEP: proposal 1 of toy, gain=1.0, against the baseline")
+    assert "measured again on 5 fresh seeds: +10" in text
+    assert "1 proposal so far, 1 kept" in text
+    assert text.endswith("next: try another change of proposal 1; nlgraft ledger lists the stream")
     worse = propose("steps=1")
     assert (worse.decision, worse.number, worse.against) == ("DISCARD", 2, "1")
     assert "unlikely; harm is not shown" in repr(worse)
@@ -86,8 +91,8 @@ def test_what_gains_is_kept_and_measured_again_and_then_compared_with(study, tmp
 
 def test_a_proposal_has_one_level_and_one_answer(study, tmp_path, propose):
     first = propose("gain=1.0", "noise=8", max_seeds=3)
-    assert first.decision == "MORE"
-    assert len(first.first.seeds) == 3
+    assert (first.decision, len(first.first.seeds)) == ("MORE", 3)
+    assert "goes on" in repr(first)
     further = propose("gain=1.0", "noise=8", max_seeds=4)
     assert (further.number, further.level, len(further.first.seeds)) == (1, first.level, 4)
     kept = propose("gain=1.0", "noise=8")
@@ -102,31 +107,25 @@ def test_a_proposal_has_one_level_and_one_answer(study, tmp_path, propose):
     assert kinds == ["proposed", "decided", "measured"]
 
 
-def test_a_level_is_entered_before_anything_runs(monkeypatch, propose):
-    def crash(*_):
-        raise KeyboardInterrupt
+@pytest.mark.parametrize("num_sweeps", [0, 1])
+def test_a_proposal_that_was_cut_off_goes_on_at_its_level(monkeypatch, propose, num_sweeps):
+    done = []
 
-    with monkeypatch.context() as context:
-        context.setattr(Run, "sweep", crash)
-        with pytest.raises(KeyboardInterrupt):
-            propose("gain=1.0")
-    other = propose("gain=2.0")
-    assert (other.number, other.level) == (2, stream_level(1, 0, 0.05))
-    assert propose("gain=1.0", against="baseline").level == stream_level(0, 0, 0.05)
-
-
-def test_a_kept_proposal_whose_second_measurement_was_cut_off_goes_on(monkeypatch, propose):
     def crash_later(run, *arguments):
-        if run.study.sequential is None:
+        if len(done) == num_sweeps:
             raise KeyboardInterrupt
+        done.append(run)
         return sweep_here(run, *arguments)
 
     with monkeypatch.context() as context:
         context.setattr(Run, "sweep", crash_later)
         with pytest.raises(KeyboardInterrupt):
             propose("gain=1.0")
+    other = propose("gain=2.0", against="baseline")
+    assert (other.number, other.level) == (2, stream_level(1, num_sweeps, 0.05))
     proposal = propose("gain=1.0", against="baseline")
-    assert (proposal.decision, proposal.is_repeated) == ("KEEP", True)
+    assert (proposal.decision, proposal.level) == ("KEEP", stream_level(0, 0, 0.05))
+    assert proposal.is_repeated is (num_sweeps == 1)
     assert proposal.again is not None
 
 
@@ -331,16 +330,6 @@ def test_a_lost_record_counts_as_a_proposal(tmp_path, propose):
     proposal = propose("gain=3.0", against="baseline", max_seeds=3)
     assert (proposal.number, proposal.level) == (3, stream_level(2, 1, 0.05))
     assert any("cannot be read" in note for note in proposal.notes)
-
-
-def test_the_answer_for_people(propose):
-    answer = propose("gain=1.0")
-    text = "\n".join(answer.lines())
-    assert text.startswith("KEEP: proposal 1 of toy, gain=1.0, against the baseline")
-    assert "measured again on 5 fresh seeds: +10" in text
-    assert "1 proposal so far, 1 kept" in text
-    assert text.endswith("next: try another change of proposal 1; nlgraft ledger lists the stream")
-    assert "goes on" in repr(propose("steps=4", "noise=8", max_seeds=3))
 
 
 def test_a_report_on_dev_comes_after_what_a_stream_saw_and_one_on_test_does_not(study, toy_document, propose):
