@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from nlgraft.analysis.policy.proposals import FRESH_SEEDS, stream_level
+from nlgraft.analysis.policy.proposals import stream_level
 from tests.commands import json_of, nlgraft, write_study
 from tests.integration.test_command_line import start
 from tests.processes import wait_until
@@ -40,7 +40,4 @@ def test_two_propose_at_once_and_a_killed_proposal_goes_on_at_its_level(toy_docu
     other = json.loads(out)
     assert (other["decision"], other["number"], other["against"]) == ("KEEP", 2, "baseline")
     assert other["level"] == stream_level(1, 0, 0.05)
-    assert answer["first"]["mean"] == pytest.approx(10.0)
-    assert len(answer["again"]["seeds"]) == FRESH_SEEDS
-    assert not {*answer["again"]["seeds"]} & {*answer["first"]["seeds"]}
     assert "started" in err
