@@ -138,44 +138,62 @@ def _shares(
     return {path: value / total for path, value in importances.items()} if total > 0 else {}
 
 
-def _p_values(space: Mapping[str, Domain], tried: Sequence[Tried]) -> dict[str, float]:
+def _p_values(space: Mapping[str, Domain], tried: Sequence[Tried], level: float) -> dict[str, float]:
     """Return by path how many of a thousand shuffles of the objectives have some setting as far above chance.
+
+    The setting farthest above chance is taken out of the objectives before the others are judged: a sampler
+    that goes where this one is good goes there with values of the others, too.
 
     A setting that too few trials have is missing.
     """
     # A fixed seed: a report that is made again shows the same figures.
     rng = np.random.default_rng(_RANDOM_SEED)
-    ranks = rankdata([value for _, value in tried])
-    shuffled = np.stack([ranks, *(rng.permutation(ranks) for _ in range(_NUM_SHUFFLES))])
-    spreads = {}
-    for path, domain in space.items():
-        has_path = np.array([path in params for params, _ in tried])
-        groups = _groups([params[path] for params, _ in tried if path in params], domain)
-        if groups is not None:
-            spreads[path] = _spread(shuffled[:, has_path], groups)
-    if not spreads:
-        return {}
-    # By itself each setting's spread has a p-value, in the trials and in each shuffle. The smallest over
-    # settings is what a reader sees first, so that is what is compared (Westfall and Young 1993).
-    p_values = rankdata(-np.stack([*spreads.values()], axis=1), axis=0, method="max") / len(shuffled)
-    smallest = p_values.min(axis=1)
-    return {
-        path: float(np.mean(smallest <= p_value)) for path, p_value in zip(spreads, p_values[0], strict=True)
-    }
+    rest = rankdata([value for _, value in tried])
+    open_groups = {path: groups for path in space if (groups := _groups(path, space[path], tried)) is not None}
+    p_values: dict[str, float] = {}
+    least = 0.0
+    while open_groups:
+        shuffled = np.stack([rest, *(rng.permutation(rest) for _ in range(_NUM_SHUFFLES))])
+        spreads = np.stack([_spread(shuffled, groups) for groups in open_groups.values()], axis=1)
+        # By itself each setting's spread has a p-value, in the trials and in each shuffle. The smallest over
+        # settings is what a reader sees first, so that is what is compared (Westfall and Young 1993).
+        chances = rankdata(-spreads, axis=0, method="max") / len(shuffled)
+        smallest = chances.min(axis=1)
+        corrected = [max(least, float(np.mean(smallest <= chance))) for chance in chances[0]]
+        by_path = dict(zip(open_groups, zip(corrected, -spreads[0] / spreads.mean(axis=0)), strict=True))
+        first = min(by_path, key=by_path.__getitem__)
+        least = by_path[first][0]
+        if least > level:
+            return p_values | {path: p for path, (p, _) in by_path.items()}
+        p_values[first] = least
+        groups = open_groups.pop(first)
+        for group in np.unique(groups):
+            rest[groups == group] -= rest[groups == group].mean()
+    return p_values
 
 
-def _groups(values: Sequence[Any], domain: Domain) -> np.ndarray | None:
-    """Number the choices, or the parts of a range that have equally many trials; None with too few trials."""
+def _groups(path: str, domain: Domain, tried: Sequence[Tried]) -> np.ndarray | None:
+    """Number the choices, or the parts of a range that have equally many trials.
+
+    Returns:
+        The group of each trial, -1 where its condition does not hold; None with too few trials.
+    """
+    has_path = np.array([path in params for params, _ in tried])
+    values = [params[path] for params, _ in tried if path in params]
     num_groups = min(_MOST_GROUPS, len(values) // _FEWEST_IN_GROUP)
     if num_groups < 2:
         return None
+    groups = np.full(len(tried), -1)
     if isinstance(domain, CategoricalDomain):
-        return np.array([next(n for n, c in enumerate(domain.choices) if same(c, value)) for value in values])
-    return (rankdata(values) / (len(values) + 1) * num_groups).astype(int)
+        groups[has_path] = [next(n for n, c in enumerate(domain.choices) if same(c, value)) for value in values]
+    else:
+        groups[has_path] = rankdata(values) / (len(values) + 1) * num_groups
+    return groups
 
 
 def _spread(ranks: np.ndarray, groups: np.ndarray) -> np.ndarray:
     """Return the sum of squares between groups of each row, as in the test of Kruskal and Wallis (1952)."""
+    ranks, groups = ranks[:, groups >= 0], groups[groups >= 0]
     members = groups == np.unique(groups)[:, None]
     sums = ranks @ members.T
     return (sums**2 / members.sum(axis=1)).sum(axis=1) - ranks.sum(axis=1) ** 2 / ranks.shape[1]
