@@ -1,5 +1,6 @@
 """Invariants V56 to V59: released causal models, permuted vocabularies, bytes, packed text."""
 
+import copy
 import json
 import math
 from itertools import pairwise
@@ -9,10 +10,11 @@ import pytest
 import torch
 import transformers
 
-from nlgraft.nn.transformers_lms import TransformersCausalLM
+from nlgraft.nn.transformers_lms import TransformersCausalLM, load_causal_lm
 from nlgraft.text.batches import Ragged
 from nlgraft.text.corpora import read_corpus
 from nlgraft.training.causal_text import LineEnds, PackedText, causal_losses, windows
+from nlgraft.training.token_distillation import Contexts
 from nlgraft.vocab.methods.building import build_plan
 from nlgraft.vocab.surgery.exchange import exchange_vocabulary
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
@@ -131,3 +133,75 @@ def test_two_vocabularies_read_the_same_lines_at_the_same_step(ends):
     num_batches = len(sizes)
     assert list(texts[0].times_read(num_batches)) == [1] * 30
     assert texts[0].times_read(num_batches + 2).sum() == 30 + sum(map(len, texts[0].batches(1)[:2]))
+
+
+def released_distillation(model, contexts, phrases, **adam):
+    """The released train_loop.py of Dobler et al. (2025): states by MSE, beside it untied rows by CE."""
+    tables = [model.get_input_embeddings().weight, model.get_output_embeddings().weight]
+    is_tied = tables[0] is tables[1]
+    optimizer = torch.optim.AdamW(tables[: 2 - is_tied], weight_decay=0.0, **adam)
+    for batch in contexts:
+        optimizer.zero_grad()
+        squares, nats = [], []
+        for old in batch:
+            new, kept, start = [], [], 0
+            while start < len(old):
+                pieces = [tuple(old[start : start + length]) for length in range(len(old), 0, -1)]
+                longest = next((piece for piece in pieces if piece in phrases), pieces[-1])
+                new.append(phrases.get(longest, longest[0]))
+                start += len(longest)
+                kept.append(start - 1)
+            with torch.no_grad():
+                teacher = model(torch.tensor([old]), output_hidden_states=True).hidden_states[-1][0, kept]
+            student = model(torch.tensor([new]), output_hidden_states=True)
+            squares.append((student.hidden_states[-1][0] - teacher).square())
+            logits, tokens = student.logits[0, :-1], torch.tensor(new[1:])
+            nats.append(torch.nn.functional.cross_entropy(logits, tokens, reduction="none"))
+        if not is_tied:
+            nats_mean = torch.cat(nats).sum() / len(torch.cat(squares))  # theirs: over predicted tokens
+            nats_mean.backward(inputs=[tables[1]], retain_graph=True)
+        torch.cat(squares).mean().backward(inputs=[tables[0]])
+        for table in tables:
+            is_old = torch.ones(len(table), dtype=torch.bool)
+            is_old[[*phrases.values()]] = False
+            table.grad[is_old] = 0
+        optimizer.step()
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_distilled_rows_are_those_of_the_released_code(kind, tmp_path, store, monkeypatch):
+    """Invariant V61: untied and tied; other rows, and those of tokens without contexts, keep their bits."""
+    adam = {"lr": 0.01, "betas": (0.9, 0.999), "eps": 1e-8}
+    train = {"max_steps": 8, "max_epochs": None, "batch_sentences": 3, "average_last": 1, "peak_lr": 0.01}
+    distillation = {"num_contexts": 4, "context_tokens": 10, "train": train}
+    contexts, read, pack = [], set(), Contexts.batch
+
+    def record(self, rows, epoch):
+        batch = pack(self, rows, epoch)
+        if torch.is_grad_enabled():
+            contexts.append(
+                [ids[valid].tolist() for ids, valid in zip(batch.old.ids, batch.old.valid, strict=True)]
+            )
+            read.update(batch.new.ids.flatten().tolist())
+        return batch
+
+    monkeypatch.setattr(Contexts, "batch", record)
+    graph = untrained(
+        release(tmp_path / kind, kind), change="extend", num_added=15, distillation=distillation
+    )
+    made(store, graph.result)
+    expected, end = (
+        load_causal_lm(str(artifact(store, graph, name)), None).model for name in ("transfer", "distilled")
+    )
+    old, new = (
+        load_vocabulary(artifact(store, graph, f"{name}_tokenizer")) for name in ("checkpoint", "changed")
+    )
+    added = read & {*range(len(old), len(new))}
+    assert 4 < len(added) < 15
+    phrases = {tuple(piece.id for piece in old.segment(new.token(identity))): identity for identity in added}
+    start = copy.deepcopy(expected.state_dict())
+    released_distillation(expected, contexts, phrases, **adam)
+    for name, tensor in expected.state_dict().items():
+        torch.testing.assert_close(end.state_dict()[name], tensor, rtol=1e-4, atol=1e-6, msg=name)
+        unmoved = [row for row in range(len(tensor)) if len(tensor) < len(old) or row not in added]
+        assert torch.equal(end.state_dict()[name][unmoved], start[name][unmoved])

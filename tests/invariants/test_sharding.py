@@ -4,6 +4,7 @@ import json
 import shutil
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,7 +17,15 @@ from nlgraft.training.causal_text import LineEnds, PackedText, causal_losses, ca
 from nlgraft.training.loop import train
 from nlgraft.training.losses import Seq2SeqObjective
 from nlgraft.training.step import RowsFirst, Training
-from nlgraft.training.train_config import LearnedParameters, ParameterGroup, TrainConfig
+from nlgraft.training.token_distillation import AlignedText, Contexts, Segmented, TokenDistillation
+from nlgraft.training.train_config import (
+    ALL_LEARNED,
+    FinetunedPart,
+    LearnedParameters,
+    LoraConfig,
+    ParameterGroup,
+    TrainConfig,
+)
 from nlgraft.training.weights import load_weights
 from tests.tiny_models import CASES, build, tiny_translator
 from tests.unit.training.toy import Recorder, ToyData, dev_loss_of, make_context
@@ -57,19 +66,27 @@ def untied(seed):
     return Training(training.model, training.objective, training.data, config, learned), None
 
 
+def distilled(seed):
+    """One new token stands for the first two of every line."""
+    new = Ragged.of([24, *row[2:]] if len(row) > 1 else row for row in IDS)
+    sizes = 1 + (np.arange(25) == 24)
+    text = AlignedText(Segmented(LINES, 2, sizes), Segmented(new, 2, sizes))
+    edges, _ = text.replaced(sizes > 1)
+    data = Contexts(text, (edges - 1, edges), max_tokens=7, num_contexts=5, seed=1)
+    teacher, student = (language_model(is_tied=False, seed=number).model for number in (9, seed))
+    tables = ("model.model.embed_tokens.weight", "model.lm_head.weight")
+    rows_first = RowsFirst(9, dict.fromkeys(tables, torch.arange(25) == 24))
+    learned = LearnedParameters(only=tables)
+    return Training(student, TokenDistillation(teacher), data, TrainConfig(**SETTINGS), learned), rows_first
+
+
+def translator(model, learned=ALL_LEARNED):
+    return Training(model.train(), Seq2SeqObjective(0.1), ToyData(), TrainConfig(**SETTINGS), learned), None
+
+
 def with_adapters(seed):
-    from trainables.llm_vocabulary.config import LoraConfig
-    from trainables.llm_vocabulary.stages import add_adapters, rows_and_adapters
-
-    training = language_model(is_tied=True, seed=seed)
-    add_adapters(training.model, LoraConfig(rank=2), seed)
-    table = next(name for name, _ in training.model.named_parameters() if "embed_tokens" in name)
-    rows = RowsFirst(1, {table: torch.arange(25) > 20})
-    return training, rows_and_adapters(training.model.double(), rows)
-
-
-def translator(model):
-    return Training(model.train(), Seq2SeqObjective(0.1), ToyData(), TrainConfig(**SETTINGS)), None
+    part = FinetunedPart(lora=LoraConfig(rank=2))
+    return translator(build(SEQ2SEQ, seed), LearnedParameters(part=part, part_of=r"^encoder\."))
 
 
 DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
@@ -78,6 +95,7 @@ SEQ2SEQ = replace(SEQ2SEQ, config=SEQ2SEQ.config.model_copy(update=dict.fromkeys
 TRAININGS = {
     "tied_with_new_rows": tied_with_new_rows,
     "untied": untied,
+    "distilled": distilled,
     "with_adapters": with_adapters,
     "seq2seq": lambda seed: translator(build(SEQ2SEQ, seed)),
     "mbart": lambda seed: translator(
@@ -129,8 +147,6 @@ def values(curves, name):
 )
 def test_a_divided_training_is_that_of_one_worker(name, size, tmp_path, monkeypatch):
     """Workers have unequal numbers of tokens, or none; groups go on from states of other sizes."""
-    if name == "with_adapters":
-        pytest.importorskip("peft", reason="the extra peft is not installed")
     directory = tmp_path / "groups" / f"{name}-{size}"
     directory.mkdir(parents=True)
     run_groups_apart(__name__, directory.parent)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from importlib.util import find_spec
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag
@@ -16,6 +15,7 @@ from nlgraft.stages.config_parts import (
     ScoreConfig,
     UpstreamSeed,
     VectorsConfig,
+    defaulting,
     unmeasured,
 )
 from nlgraft.text.corpus_config import (
@@ -29,7 +29,7 @@ from nlgraft.text.corpus_config import (
 )
 from nlgraft.text.files import InputPathOrName
 from nlgraft.text.tokenizer_config import LEAST_BYTE_TOKENS, ByteTokenizerConfig
-from nlgraft.training.train_config import TrainConfig
+from nlgraft.training.train_config import LoraConfig, TrainConfig
 
 Change = Literal["none", "replace", "extend", "prune", "prune_extend"]
 WITH_NEW_ROWS: tuple[Change, ...] = ("replace", "extend", "prune_extend")
@@ -161,6 +161,39 @@ class DonorConfig(ModelConfig):
             yield "train is that of model: give both, or a checkpoint alone"
 
 
+_DISTILLING: dict[str, Any] = {
+    "max_steps": None,
+    "max_epochs": 1,
+    "batch_tokens": None,
+    "batch_sentences": 16,
+    "peak_lr": 1e-4,
+    "lr_schedule": "constant",
+    "warmup_steps": 0,
+    "betas": (0.9, 0.999),
+    "clip_norm": None,
+}
+"""A training as in the released code of token distillation."""
+
+
+class DistillationConfig(StrictConfig):
+    """Fitting of new rows to the model's states over the old tokens (Dobler, Elliott and de Melo 2025)."""
+
+    num_contexts: int = Field(default=100, ge=1)
+    """Contexts of each new token that are drawn from downstream text, at most: pieces of lines in which it
+    stands for several old tokens. A new token without any keeps its row."""
+    context_tokens: int = Field(default=50, ge=1)
+    """Longest context, in old tokens."""
+    layer: int = -1
+    """Hidden state that is compared: -1 the last one, 0 the embeddings."""
+    train: Annotated[TrainConfig, defaulting(**_DISTILLING)] = TrainConfig(**_DISTILLING)
+    """Duration, learning rate and selection of the result; ``batch_sentences`` counts contexts."""
+
+    def _problems(self) -> Iterator[str]:
+        yield from unmeasured(self.train, "dev/loss")
+        if self.train.batch_sentences is None:
+            yield "train.batch_sentences is missing: it is the number of contexts of a batch"
+
+
 class VocabularyConfig(StrictConfig):
     """The new vocabulary, and the rows of its new tokens."""
 
@@ -181,19 +214,8 @@ class VocabularyConfig(StrictConfig):
     # Left out of the keys of cells and searches where it is null: these are older than the donor.
     donor: DonorConfig | None = Field(default=None, exclude_if=lambda donor: donor is None)
     """The model that knows new tokens, for the method omp; null: none."""
-
-
-class LoraConfig(StrictConfig):
-    """Low-rank adapters beside all linear maps of the body (Hu et al. 2022); needs the extra ``peft``."""
-
-    rank: int = Field(default=8, ge=1)
-    """Rank of the change of a matrix."""
-    alpha: int = Field(default=16, ge=1)
-    """The change is scaled by alpha over rank."""
-
-    def _problems(self) -> Iterator[str]:
-        if find_spec("peft") is None:
-            yield "peft is not installed: pip install 'nlgraft[peft]', or set lora to null"
+    distillation: DistillationConfig | None = Field(default=None, exclude_if=lambda config: config is None)
+    """If given, the rows that the method made are where token distillation starts; null: they stay."""
 
 
 class TrainingConfig(StrictConfig):
@@ -278,6 +300,7 @@ class Config(StrictConfig):
         "vocabulary.min_count": ({"vocabulary.change": EXTENDING},),
         "vocabulary.method": (_NEW,),
         "vocabulary.donor": ({**_NEW, "vocabulary.method": DONOR_METHODS},),
+        "vocabulary.distillation": (_NEW,),
         "vectors": ({**_NEW, "vocabulary.method": VECTOR_METHODS},),
         "training.new_rows_first_steps": (_NEW,),
         "training.has_reference": ({"vocabulary.change": (*WITH_NEW_ROWS, "prune")},),
@@ -317,6 +340,12 @@ class Config(StrictConfig):
             yield (
                 f"vocabulary.method {vocabulary.method} compares tokens in a model that has them: give "
                 "vocabulary.donor a checkpoint, or model and train"
+            )
+        distillation, max_tokens = vocabulary.distillation, self.causal_lm.max_tokens
+        if distillation is not None and distillation.context_tokens >= max_tokens:
+            yield (
+                f"vocabulary.distillation.context_tokens {distillation.context_tokens} and a begin have no "
+                f"room in causal_lm.max_tokens {max_tokens}"
             )
         yield from self._task_problems()
 

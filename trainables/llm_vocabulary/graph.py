@@ -37,6 +37,7 @@ from nlgraft.stages.shared_kinds import (
 from nlgraft.stages.stage_kind import Inputs, NoSettings, Settings, StageKind, T
 from nlgraft.text.corpus_config import SplitName
 from nlgraft.text.tokenizer_config import ByteTokenizerConfig
+from nlgraft.training.train_config import LoraConfig, TrainConfig
 from trainables.llm_vocabulary.config import (
     EXTENDING,
     KEPT,
@@ -44,7 +45,6 @@ from trainables.llm_vocabulary.config import (
     WITH_NEW_ROWS,
     Config,
     DecodeConfig,
-    LoraConfig,
     ModelConfig,
     PackedTrainConfig,
     has_target,
@@ -261,7 +261,23 @@ class _Builder:
         if self.plans is None:
             return self.pretrained
         inputs = ExchangeInputs(model=self.pretrained, plans=self.plans)
-        return EXCHANGE.stage("transfer", NoSettings(), inputs)
+        exchanged = EXCHANGE.stage("transfer", NoSettings(), inputs)
+        distillation = self.config.vocabulary.distillation
+        if distillation is None or not self.has_new_rows:
+            return exchanged
+        old = _line_text("old", self.corpus, self.old)
+        return DISTILLED.stage(
+            "distilled",
+            DistilSettings(**dict(distillation)),
+            DistilInputs(
+                **vars(self.lines),
+                start=exchanged,
+                teacher=self.pretrained,
+                old_encoded=old.encoded,
+                old_tokenizer=self.old,
+            ),
+            seed=self.seed,
+        )
 
     @cached_property
     def model(self) -> Stage:
@@ -404,6 +420,26 @@ class TrainCausalSettings(TrainingSettings[PackedTrainConfig]):
         return None if self.llama is None else (self.llama.num_layer_parameters, self.llama.d_model)
 
 
+class DistilSettings(TrainingSettings[TrainConfig]):
+    """Token distillation of the new rows of an exchanged vocabulary."""
+
+    num_contexts: int
+    """Contexts of each new token, at most."""
+    context_tokens: int
+    """Longest context, in old tokens."""
+    layer: int
+    """Hidden state that is compared."""
+
+
+class DistilInputs(TrainLanguageModelInputs[T]):
+    """Lines in the new vocabulary and in the old one, with the model before and after the exchange."""
+
+    start: T
+    teacher: T
+    old_encoded: T
+    old_tokenizer: T
+
+
 class PairSettings(Settings):
     """Prompts that are read and targets that are predicted, with the special tokens at both ends."""
 
@@ -497,6 +533,9 @@ TRAIN_CAUSAL = StageKind(
     TrainCausalSettings,
     TrainLanguageModelInputs,
     is_distributed=True,
+)
+DISTILLED = StageKind(
+    "trainables.llm_vocabulary.stages:distil", DistilSettings, DistilInputs, is_distributed=True
 )
 SCORE_CAUSAL = StageKind("trainables.llm_vocabulary.stages:score", ScoreCausalSettings, ScoreCausalInputs)
 CHANGE = StageKind("trainables.llm_vocabulary.stages:change", ChangeSettings, TokenizedInputs)

@@ -12,22 +12,20 @@ from trainables.llm_vocabulary.config import KEPT
 
 
 def _losses(split: Literal["dev", "test"]) -> dict[str, Metric]:
+    descriptions = {
+        "loss": "Cross-entropy per token of lines, or of a task's targets, ends included: no unit between "
+        "vocabularies.",
+        "bits_per_byte": SCORED["bits_per_byte"].description,
+    }
     return {
-        f"{split}/loss": Metric(
+        f"{split}/{name}": Metric(
             direction="minimize",
-            unit=SCORED["loss"].unit,
+            unit=SCORED[name].unit,
             split=split,
             is_tracked=True,
-            description="Cross-entropy per token of lines, or of a task's targets, ends included: no unit "
-            "between vocabularies.",
-        ),
-        f"{split}/bits_per_byte": Metric(
-            direction="minimize",
-            unit=SCORED["bits_per_byte"].unit,
-            split=split,
-            is_tracked=True,
-            description=SCORED["bits_per_byte"].description,
-        ),
+            description=description,
+        )
+        for name, description in descriptions.items()
     }
 
 
@@ -42,6 +40,17 @@ TRAINING: Mapping[str, Metric] = {
     "train_bytes_per_s": _time("maximize", "bytes/s", "Bytes of text per second of the training steps."),
 }
 """Of a training; examples are sequences of packed lines."""
+DISTILLATION: Mapping[str, Metric] = {
+    "dev/loss": Metric(
+        direction="minimize",
+        unit="squared distance",
+        split="dev",
+        description="Mean squared distance of hidden states under new and old tokens; of an untied output "
+        "table with the cross-entropy that it learns from.",
+    ),
+    **TRAINING_COST,
+}
+"""Of the fitting of new rows; examples are contexts."""
 TEXT_MEASURES: Mapping[str, Metric] = {
     "text/tokens_per_word": fixed("minimize", "tokens", "Mean tokens per space-separated word of test."),
     "text/tokens_per_byte": fixed("minimize", "tokens", "Mean tokens per byte of test."),
@@ -86,6 +95,7 @@ METRICS: Mapping[str, Metric] = {
     **prefixed("old_domain", _losses("test")),
     **prefixed("upstream", TRAINING),
     **prefixed("donor", TRAINING),
+    **prefixed("distillation", DISTILLATION),
     **{f"{KEPT}/{name}": metric for name, metric in TRAINING.items()},
     **EXCHANGE,
     **TEXT_MEASURES,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-import time
-import warnings
+import timeit
 from collections.abc import Callable, Sequence, Sized
 from pathlib import Path
 from typing import Any
@@ -39,6 +38,7 @@ from nlgraft.text.batches import Ragged
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.files import JoinedLines, chunks, read_json, write_json
 from nlgraft.text.word_tokenizers import TOKENIZER_FILE, learn_byte_tokenizer
+from nlgraft.training.adapters import ADAPTER, add_adapters
 from nlgraft.training.causal_text import (
     LineEnds,
     PackedText,
@@ -55,7 +55,15 @@ from nlgraft.training.causal_text import (
 from nlgraft.training.loop import CURVES_FILE, TrainOutcome
 from nlgraft.training.seeds import derive_seed
 from nlgraft.training.step import RowsFirst, Training
-from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, ParameterGroup
+from nlgraft.training.token_distillation import (
+    AlignedText,
+    Contexts,
+    Segmented,
+    TokenDistillation,
+    draw,
+    text_sizes,
+)
+from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, LoraConfig, ParameterGroup
 from nlgraft.training.views import Encoded, IntArray, surround, write_encoded
 from nlgraft.vocab.tokenizers.directories import copy_settings, copy_tokenizer
 from nlgraft.vocab.tokenizers.encoding import (
@@ -68,11 +76,12 @@ from nlgraft.vocab.tokenizers.extension import learn_extension
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab.tokenizers.pruning import prune_tokenizer
 from nlgraft.vocab.transfer_plan import TransferPlan
-from trainables.llm_vocabulary.config import SOURCE, LoraConfig
+from trainables.llm_vocabulary.config import SOURCE
 from trainables.llm_vocabulary.graph import (
     BYTE_TOKENIZER,
     CATCH_UP,
     CHANGE,
+    DISTILLED,
     ENCODED_LINES,
     ENCODED_PAIRS,
     GENERATION,
@@ -89,6 +98,8 @@ from trainables.llm_vocabulary.graph import (
 )
 from trainables.llm_vocabulary.metrics import METRICS
 
+ALWAYS = 10**9
+"""More steps than any training has."""
 READ_FILE = "tokens_read.safetensors"
 """How often each token was read in the training."""
 _SIGNATURE = "each line by itself, its end one byte and one token"
@@ -115,8 +126,6 @@ def train(context: StageContext) -> None:
         return _evaluate(model, inputs, "dev", settings.max_tokens, context.device)
 
     def save(model: TransformersCausalLM, directory: Path) -> None:
-        if settings.lora is not None:
-            merge_adapters(model)
         # With its tokenizer the artifact is whole for transformers.
         model.write(directory)
         copy_tokenizer(inputs.tokenizer, directory)
@@ -128,14 +137,64 @@ def train(context: StageContext) -> None:
     times = text.times_read(outcome.step * settings.train.accumulation)
     counts = token_counts(_sequences(read_encoded(inputs.encoded, "train")), times, len(model.input_table))
     save_file({"counts": counts}, context.directory / READ_FILE)
-    num_bytes = int(times @ _over_sides(inputs.corpus, "train", str.encode))
+    num_bytes = int(times @ _over_sides(inputs.corpus, str.encode))
     write_scores(context.directory, _bytes_read(num_bytes, outcome), settings.metric_prefix)
 
 
-def tokens_read(directory: Path) -> IntArray | None:
-    """Read how often each token was read in the training of an artifact; None if it is not of a training."""
-    file = directory / READ_FILE
-    return load_file(file)["counts"] if file.is_file() else None
+def distil(context: StageContext) -> None:
+    """Fit new rows to the states of the model with its old vocabulary; write it with its plan."""
+    settings, inputs = DISTILLED.read(context)
+    assert context.seed is not None, "the graph gives every training a seed"
+    teacher = load_causal_lm(str(inputs.teacher), None).to(context.device).eval().requires_grad_(False)
+    model = load_causal_lm(str(inputs.start), None)
+    num_layers = model.model.config.get_text_config().num_hidden_layers
+    if abs(settings.layer) > num_layers:
+        raise DataError(f"vocabulary.distillation.layer {settings.layer}: the model has {num_layers} layers")
+    sides = (inputs.old_encoded, inputs.old_tokenizer), (inputs.encoded, inputs.tokenizer)
+    text, dev_text = (
+        AlignedText(*(_segmented(*side, split) for side in sides)) for split in ("train", "dev")
+    )
+    new_rows = new_rows_first(ALWAYS, inputs.start, model, model.vocabulary_tensors)
+    assert new_rows is not None, "every exchange writes a plan"
+    is_new_V = next(iter(new_rows.rows.values()))
+    edges, ids = text.replaced(is_new_V.numpy())
+    if not len(ids):
+        raise DataError(
+            "in data.downstream no new token stands for several old ones: set vocabulary.distillation to null"
+        )
+    has_contexts_V = torch.zeros_like(is_new_V)
+    has_contexts_V[torch.from_numpy(ids)] = True
+    edges = edges[draw(ids, settings.num_contexts, context.seed)]
+    data, dev = (
+        Contexts(
+            lines,
+            pieces,
+            max_tokens=settings.context_tokens,
+            num_contexts=settings.train.batch_sentences or 1,
+            seed=context.seed,
+        )
+        for lines, pieces in ((text, (edges - 1, edges)), (dev_text, (dev_text.begins, dev_text.begins)))
+    )
+    objective = TokenDistillation(teacher, settings.layer)
+
+    @torch.no_grad()
+    def measure(model: TransformersCausalLM) -> Evaluation:
+        losses = [objective(model, dev.batch(rows, 0).to(context.device)) for rows in dev.epoch(0)]
+        sums = np.array([[float(loss.loss_sum), loss.num_tokens] for loss in losses])
+        return Evaluation.of({"loss": sums}, "per edge of both segmentations")
+
+    learned = LearnedParameters(only=tuple(f"^{re.escape(name)}$" for name in new_rows.rows))
+    rows_first = RowsFirst(ALWAYS, dict.fromkeys(new_rows.rows, has_contexts_V))
+    training = Training(model, objective, data, settings.train, learned)
+    TrainingTask(training, measure, TransformersCausalLM.write, rows_first, "distillation").run(context)
+    # The training that follows may train the new rows first.
+    TransferPlan.load(inputs.start / f"plan-{SIDE}").save(context.directory / f"plan-{SIDE}")
+
+
+def _segmented(encoded: Path, tokenizer: Path, split: str) -> Segmented:
+    vocabulary = load_vocabulary(tokenizer)
+    lines = read_encoded(encoded, split).stream(TEXT)
+    return Segmented(lines, LineEnds.of(vocabulary).begin, text_sizes(vocabulary))
 
 
 def _start_model(
@@ -166,11 +225,11 @@ def _rows_first(
     """Put adapters into the model if it gets any, and find the rows that learn alone."""
     if inputs.start is None:
         return None
-    if settings.lora is not None:
-        add_adapters(model, settings.lora, derive_seed(seed, "adapters"))
-    steps = ALWAYS if settings.lora is not None else settings.new_rows_first_steps
+    steps = settings.new_rows_first_steps if settings.lora is None else ALWAYS
     rows = new_rows_first(steps, inputs.start, model, model.vocabulary_tensors)
-    return rows if settings.lora is None else rows_and_adapters(model, rows)
+    if settings.lora is None:
+        return rows
+    return rows_and_adapters(model, rows, settings.lora, derive_seed(seed, "adapters"))
 
 
 def _training_text(
@@ -181,7 +240,7 @@ def _training_text(
     if config.batch_tokens is not None:
         sizes = lines.lengths + 1
     elif config.batch_characters is not None:
-        sizes = _over_sides(inputs.corpus, "train", str)
+        sizes = _over_sides(inputs.corpus, str)
     else:
         sizes = np.ones(len(lines), dtype=np.int64)
     budget = config.batch_tokens or config.batch_characters or config.batch_sentences
@@ -249,11 +308,14 @@ def _sides(corpus: Path, split: str) -> list[Sequence[str]]:
     return [streams[role] for role in (TEXT, TARGET) if role in streams]
 
 
-def _over_sides(corpus: Path, split: str, measured: Callable[[str], Sized]) -> IntArray:
-    """Measure every example of a split, ends of all its lines included, [N]."""
-    sides = _sides(corpus, split)
-    sizes = [np.fromiter((len(measured(line)) + 1 for line in side), np.int64) for side in sides]
-    return np.sum(sizes, axis=0)
+def _over_sides(corpus: Path, measured: Callable[[str], Sized]) -> IntArray:
+    """Measure every example of train, ends of all its lines included, [N]."""
+    return np.sum([_sizes(side, measured) for side in _sides(corpus, "train")], axis=0)
+
+
+def _sizes(lines: Sequence[str], measured: Callable[[str], Sized]) -> IntArray:
+    """Measure lines, the end of each included, [N]."""
+    return np.fromiter((len(measured(line)) + 1 for line in lines), np.int64)
 
 
 def lines_of(corpus: Path, split: str) -> Sequence[str]:
@@ -263,7 +325,7 @@ def lines_of(corpus: Path, split: str) -> Sequence[str]:
 
 def bytes_of(lines: Sequence[str]) -> IntArray:
     """Measure lines in bytes of UTF-8, the end of each included, [N]."""
-    return np.fromiter((len(line.encode()) + 1 for line in lines), np.int64)
+    return _sizes(lines, str.encode)
 
 
 def learn_tokenizer(context: StageContext) -> None:
@@ -427,8 +489,8 @@ def _untrained(inputs: MeasureInputs[Path]) -> np.ndarray[tuple[int, ...], np.dt
         return np.zeros(0, dtype=np.int64)
     plan = TransferPlan.load(inputs.plans / f"plan-{SIDE}")
     new = np.setdiff1d(np.arange(len(plan)), plan.rows(*KEPT))
-    counts = tokens_read(inputs.model)
-    return new if counts is None else new[counts[new] == 0]
+    file = inputs.model / READ_FILE  # which a model without a training lacks
+    return new[load_file(file)["counts"][new] == 0] if file.is_file() else new
 
 
 def generate(context: StageContext) -> None:
@@ -436,12 +498,8 @@ def generate(context: StageContext) -> None:
     _, inputs = GENERATION.read(context)
     model = load_causal_lm(str(inputs.model), None).to(context.device).eval()
     ends = LineEnds.of(load_vocabulary(inputs.tokenizer))
-    texts = _sample(model, ends)  # warm-up
-    seconds = []
-    for _ in range(NUM_RUNS):
-        began_s = time.perf_counter()
-        texts = _sample(model, ends)
-        seconds.append(time.perf_counter() - began_s)
+    texts = _sample(model, ends)  # which also warms up
+    seconds = timeit.repeat(lambda: _sample(model, ends), number=1, repeat=NUM_RUNS)
     tokenizer = open_tokenizer(inputs.tokenizer / TOKENIZER_FILE)
     write_lines(context.directory / "samples.txt", tokenizer.decode_batch(texts.tolist()))
     speed = texts.numel() / min(seconds)
@@ -479,7 +537,7 @@ def catch_up(context: StageContext) -> None:
     train_s = read_metrics(inputs.trained)["train_s"]["value"]
     reached = [step for step, value, _ in curves if value <= reference]
     last_step = curves[-1][0]
-    seconds = train_s * (reached[0] if reached else last_step) / last_step
+    seconds = train_s * (reached or [last_step])[0] / last_step
     signature = "at evaluations on dev; steps of equal length"
     scores = {
         "catch_up/is_reached": Score(float(bool(reached)), 1, "maximize", signature),
@@ -488,42 +546,14 @@ def catch_up(context: StageContext) -> None:
     write_metrics(context.directory, scores)
 
 
-# Low-rank adapters on the body of a causal language model, by peft (an extra).
-#
-# The body's own weights stay as they are; rows of new tokens are trained whole. At the end the adapters are
-# added to the weights, so that the result is a plain model again.
-#
-# Source: Hu et al. (2022), LoRA.
-
-
-ADAPTER = ".lora_"
-"""Part of the names of the adapters' parameters."""
-ALWAYS = 10**9
-"""More steps than any training has."""
-
-
-def add_adapters(model: TransformersCausalLM, config: LoraConfig, seed: int) -> None:
-    """Put adapters beside all linear maps but the output, in place; they begin as zero."""
-    import peft  # pyright: ignore[reportMissingImports]  # an optional extra
-
-    settings = peft.LoraConfig(r=config.rank, lora_alpha=config.alpha, target_modules="all-linear")
-    with seeded(seed), warnings.catch_warnings():
-        # About what peft calls in transformers, and about GPT-2's matrices, which peft transposes by itself.
-        warnings.simplefilter("ignore")
-        model.model = peft.get_peft_model(model.model, settings)
-
-
-def rows_and_adapters(model: TransformersCausalLM, new_rows: RowsFirst | None) -> RowsFirst:
-    """Let new rows and adapters learn in all steps, and nothing else."""
-    rows = {} if new_rows is None else {name: new for name, new in new_rows.rows.items() if bool(new.any())}
+def rows_and_adapters(
+    model: TransformersCausalLM, new_rows: RowsFirst | None, config: LoraConfig, seed: int
+) -> RowsFirst:
+    """Put adapters into a model, in place; let them and new rows learn in all steps, and nothing else."""
+    candidates = {} if new_rows is None else new_rows.rows
+    rows = {name: new for name, new in candidates.items() if bool(new.any())}
+    add_adapters(model, config, {name for name, _ in model.named_parameters()} - rows.keys(), seed)
     for name, parameter in model.named_parameters():
         if ADAPTER in name:
             rows[name] = torch.ones(len(parameter), dtype=torch.bool)
-        # peft has frozen all but the adapters, also the tables.
-        parameter.requires_grad_(name in rows)
     return RowsFirst(ALWAYS, rows)
-
-
-def merge_adapters(model: TransformersCausalLM) -> None:
-    """Add the adapters to the weights, in place."""
-    model.model = model.model.merge_and_unload()

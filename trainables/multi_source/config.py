@@ -28,6 +28,7 @@ from nlgraft.stages.config_parts import (
 from nlgraft.text.corpus_config import EOS, CorpusConfig, TextConfig, requires, role_problem
 from nlgraft.text.files import InputPathOrName
 from nlgraft.text.tokenizer_config import SampledTokenizerConfig
+from nlgraft.training.train_config import FinetunedPart
 
 MAX_FOREIGN = 4
 """Maximum number of sources in an adversarial test; METRICS has an entry for each replaced source."""
@@ -154,6 +155,9 @@ class MultiSourceConfig(PhaseConfig):
     encoder (paper: 1, equal rates; released code: 10)."""
     is_rest_frozen: bool = False
     """If true, only those parameters are trained and the rest is frozen (Table 7: fine encoder only)."""
+    # Left out of the keys of cells and searches where it is null: these are older.
+    part: FinetunedPart | None = Field(default=None, exclude_if=lambda part: part is None)
+    """If given, of the rest only this part is trained; null: all of it, unless it is frozen."""
 
 
 class Config(StrictConfig):
@@ -163,6 +167,7 @@ class Config(StrictConfig):
         "sources": (_MULTI_SOURCE,),
         "multi_source.new_lr_multiplier": _CARRIED,
         "multi_source.is_rest_frozen": _CARRIED,
+        "multi_source.part": tuple({**way, "multi_source.is_rest_frozen": (False,)} for way in _CARRIED),
     }
 
     data: DataConfig

@@ -315,10 +315,13 @@ class _Trial:
 
 
 def _learned(phase: MultiSourceConfig) -> LearnedParameters:
-    """Give the new parameters a learning rate of their own, or freeze all others."""
+    """Give the new parameters a learning rate of their own; freeze all others, or all but a part of them."""
     groups = (ParameterGroup(pattern=NEW, lr_multiplier=phase.new_lr_multiplier),)
     return LearnedParameters(
-        only=(NEW,) if phase.is_rest_frozen else (), groups=groups if phase.new_lr_multiplier != 1 else ()
+        only=(NEW,) if phase.is_rest_frozen else (),
+        groups=groups if phase.new_lr_multiplier != 1 else (),
+        part=phase.part,
+        part_of=f"^(?!.*({NEW}))" if phase.part else "",
     )
 
 

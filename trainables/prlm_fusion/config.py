@@ -29,7 +29,7 @@ from nlgraft.stages.config_parts import (
 from nlgraft.text.corpus_config import PairsConfig, TextConfig, requires
 from nlgraft.text.files import InputPathOrName
 from nlgraft.text.tokenizer_config import SampledTokenizerConfig, WordTokenizerConfig
-from nlgraft.training.train_config import MaskingConfig, TrainConfig
+from nlgraft.training.train_config import FinetunedPart, MaskingConfig, TrainConfig
 
 Merge = Literal["none", "direct", MergeName]
 Layers = int | Literal["mean", "mean_last_2", "mean_last_4", "scalar_mix", "dynamic_cls", "dynamic_mean"]
@@ -52,6 +52,7 @@ READ_WHEN: ReadWhen = {
     "fusion.layers": ({**_FUSED, **_READS},),
     "fusion.is_frozen": ({**_FUSED, **_READS},),
     "fusion.lr_multiplier": ({**_FUSED, **_READS, "fusion.is_frozen": (False,)},),
+    "fusion.part": ({**_FUSED, **_READS, "fusion.is_frozen": (False,)},),
     "fusion.has_frozen_dropout": ({**_FUSED, **_FROZEN},),
     "fusion.states": ({**_FUSED, **_FROZEN, "fusion.has_frozen_dropout": (False,)},),
     "fusion.max_tokens": ({**_BRANCHED, **_READS},),
@@ -204,6 +205,9 @@ class PrlmFusionConfig(MergeConfig):
     """If false, the pretrained models are finetuned (Table 5)."""
     lr_multiplier: float = Field(default=1.0, gt=0)
     """Learning rate of finetuned pretrained models relative to the rest (1 in the paper)."""
+    # Left out of the keys of cells and searches where it is null: these are older.
+    part: FinetunedPart | None = Field(default=None, exclude_if=lambda part: part is None)
+    """If given, all of the pretrained models that is finetuned; null: they are finetuned whole."""
     has_frozen_dropout: bool = False
     """If true, frozen models keep their dropout in training, as in the released code."""
     states: States = "fp32"

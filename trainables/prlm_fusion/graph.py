@@ -27,7 +27,13 @@ from nlgraft.stages.seq2seq_graph import (
 from nlgraft.stages.shared_kinds import TrainingSettings
 from nlgraft.stages.stage_kind import Inputs, StageKind, T
 from nlgraft.text.files import expand
-from nlgraft.training.train_config import MaskingConfig, TrainConfig, View
+from nlgraft.training.train_config import (
+    ALL_LEARNED,
+    LearnedParameters,
+    MaskingConfig,
+    TrainConfig,
+    View,
+)
 from trainables.prlm_fusion.config import (
     Config,
     DistilbertPrlm,
@@ -71,6 +77,8 @@ def pretrained(config: Config, name: str, text: MaskedText | None, seed: int) ->
 
 
 SOURCE = "source 0"
+PRETRAINED = r"^(contexts\.[^.]+|source_embedding\.context)\.encoder\."
+"""Parameters of pretrained models, in branches or in place of source embeddings."""
 
 
 @dataclass(frozen=True)
@@ -105,9 +113,11 @@ def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageG
         view = View(sources=tuple(sides.values()))
     text = _text(config, corpus, prlms, is_direct=is_direct)
     states = _states(config, model, corpus, prlms) if config.fusion.is_stored else {}
+    part = None if config.fusion.is_frozen or not prlms else config.fusion.part
     settings = TrainSettings(
         train=config.train,
         model=model,
+        learned=LearnedParameters(part=part, part_of=PRETRAINED) if part else ALL_LEARNED,
         view=view,
         sampling_alpha=config.tokenizer.sampling_alpha,
     )

@@ -12,7 +12,6 @@ import transformers
 from tokenizers import processors
 
 from nlgraft.evaluation.scores import Evaluation, Score
-from nlgraft.nn.masked_lm_models import MaskedBatch
 from nlgraft.nn.modes import seeded
 from nlgraft.nn.transformers_lms import quiet_transformers
 from nlgraft.pipeline.stage import StageContext
@@ -75,14 +74,10 @@ def pretrain(context: StageContext) -> None:
         write_tokenizer(inputs.tokenizer / TOKENIZER_FILE, names, settings.max_tokens + 2, directory)
 
     task = TrainingTask(
-        Training(model, _loss, data, settings.train), measure, save, prefix=settings.prlm.kind
+        Training(model, Pretraining.__call__, data, settings.train), measure, save, prefix=settings.prlm.kind
     )
     task.train(context)
     write_split(context.directory, "dev", measure(model), settings.prlm.kind)
-
-
-def _loss(model: Pretraining, batch: MaskedBatch) -> Loss:
-    return model(batch)
 
 
 @torch.no_grad()

@@ -32,7 +32,9 @@ from nlgraft.evaluation.shares import SHARE, Share
 from nlgraft.nn.linear import use_fast_products
 from nlgraft.nn.modes import count_parameters, forked_rng, is_accelerator
 from nlgraft.pipeline.stage import StageContext, TrialStopped
+from nlgraft.training.adapters import finetune_part, merge_adapters
 from nlgraft.training.precision import with_precision
+from nlgraft.training.seeds import derive_seed
 from nlgraft.training.sharding import is_divided, layers_of, recomputed, shard
 from nlgraft.training.step import (
     ObjectiveModule,
@@ -121,8 +123,9 @@ def train(
     with forked_rng(loop.device), recomputed(loop.layers) if is_recomputed else nullcontext():
         loop.run()
     loop.choose_result()
-    # Before the model is written, which may change it, e.g. merge its adapters.
+    # With its adapters, which no artifact has.
     outcome = loop.outcome()
+    merge_adapters(training.model)
     if loop.workers.is_first:
         text = json.dumps(outcome.curves, allow_nan=False)
         (context.directory / CURVES_FILE).write_text(text + "\n", encoding="utf-8")
@@ -159,6 +162,7 @@ class _Loop:
         if self.workers.size > 1 and self.device.index is not None:
             torch.accelerator.set_device_index(self.device)  # FSDP and gathered objects take the current one
         self.is_sharded = context.is_sharded and self.workers.size > 1
+        finetune_part(model, training.learned, derive_seed(context.seed, "adapters"))
         model.to("cpu" if self.is_sharded else self.device)
         use_fast_products(model)
         choose_trained(model, training.learned)

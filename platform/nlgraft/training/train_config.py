@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
+from importlib.util import find_spec
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -56,6 +57,30 @@ class OneOfSeveral(StrictConfig):
                 )
 
 
+class LoraConfig(StrictConfig):
+    """Low-rank adapters beside linear maps (Hu et al. 2022); needs the extra ``peft``."""
+
+    rank: int = Field(default=8, ge=1)
+    """Rank of the change of a matrix."""
+    alpha: int = Field(default=16, ge=1)
+    """The change is scaled by alpha over rank."""
+
+    def _problems(self) -> Iterator[str]:
+        if find_spec("peft") is None:
+            yield "peft is not installed: pip install 'nlgraft[peft]', or set lora to null"
+
+
+class FinetunedPart(OneOfSeveral):
+    """What is finetuned of a pretrained model whose other parameters are frozen."""
+
+    ONE_OF: ClassVar[tuple[tuple[str, ...], ...]] = (("top_layers", "lora"),)
+
+    top_layers: int | None = Field(default=1, ge=1)
+    """The last layers of each of its stacks, whole; null where ``lora`` is given."""
+    lora: LoraConfig | None = None
+    """Adapters beside the linear maps of all its layers; they are added to the weights at the end."""
+
+
 class ParameterGroup(StrictConfig):
     """Parameters with a learning rate of their own."""
 
@@ -76,6 +101,11 @@ class LearnedParameters(StrictConfig):
     """Freeze parameters whose names match one of these patterns."""
     groups: tuple[ParameterGroup, ...] = ()
     """Learning rates of groups of parameters; a name belongs to the first group that it matches."""
+    # Left out of fingerprints where it is null: these are older.
+    part: FinetunedPart | None = Field(default=None, exclude_if=lambda part: part is None)
+    """If given, all of a pretrained model that learns; null: it learns whole."""
+    part_of: Pattern = Field(default="", exclude_if=lambda pattern: not pattern)
+    """The parameters of that pretrained model; empty: all."""
 
 
 ALL_LEARNED = LearnedParameters()

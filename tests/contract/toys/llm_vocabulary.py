@@ -43,9 +43,16 @@ def _arms():
         for method in VECTOR_METHODS:
             arms[f"{change}, {method}"] = _vocabulary(change=change, method=method)
         arms[f"{change}, omp"] = _vocabulary(change=change, method="omp", donor=donor)
+        train = {**_TRAIN, "max_epochs": None, "batch_tokens": None, "batch_sentences": 8}
+        distillation = {"num_contexts": 3, "context_tokens": 12, "train": train}
+        arms[f"{change}, distilled"] = _vocabulary(change=change, distillation=distillation)
     arms["extend, new rows first"] = {
         **_vocabulary(change="extend", method="random"),
         "training": {"train": _TRAIN, "new_rows_first_steps": 1, "table_lr_multiplier": 2.0},
+    }
+    arms["extend, adapters"] = {
+        **_vocabulary(change="extend"),
+        "training": {"train": _TRAIN, "lora": {"rank": 2}},
     }
     pairs = {"corpus": "conlang", "task": "translation", "dev": 12, "test": 12}
     translation = {

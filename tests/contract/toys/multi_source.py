@@ -69,6 +69,11 @@ ARMS: dict[str, dict[str, Any]] = {
         "upstream": _UPSTREAM,
         "sources": {"segments": "learned", "fine_encoder": {"ffn_adapter": "per_layer"}},
     },
+    "trice, adapters": {
+        **_BASE,
+        "single_source": {"train": _TRAIN},
+        "multi_source": {"train": _TRAIN, "part": {"lora": {"rank": 2}}},
+    },
     "fine encoder with an adapter on top": {
         **_BASE,
         **_PHASES,
@@ -108,4 +113,5 @@ ARMS: dict[str, dict[str, Any]] = {
         "single_source": {"train": _TRAIN},
     },
 }
+ARMS["dual transformer, pretrained"]["multi_source"] = {"train": _TRAIN, "part": {"top_layers": 1}}
 ARMS["single source"]["model"] = {**_BASE["model"], "target_positions": "learned", "max_positions": 300}

@@ -30,10 +30,6 @@ def built(prlm, teacher=None):
     return build(prlm, 12, pad_id=0, max_tokens=8, seed=1, teacher=teacher, masked_share=0.15).eval()
 
 
-def test_the_true_tokens_are_restored():
-    assert true_ids(BATCH).tolist() == [[2, 6, 7, 5, 3], [2, 9, 3, 0, 0]]
-
-
 def test_masked_tokens_alone_are_predicted():
     model = built(BertPrlm(model=SIZES))
     loss = model(BATCH)

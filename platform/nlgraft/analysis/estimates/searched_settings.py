@@ -31,6 +31,8 @@ _FEWEST = 10
 _NUM_SHUFFLES = 999
 _MOST_GROUPS = 4
 _FEWEST_IN_GROUP = 5
+_BLOCK = 12
+"""Successive trials in which a sampler learns little; with all trials as a block idle settings are marked."""
 _LEVEL = 0.05
 _RANDOM_SEED = 20261124
 
@@ -115,7 +117,8 @@ def searched_settings(result: Results, cell: CellResult) -> CellSettings | None:
     # A configuration that was proposed again brought the same result, not another one.
     tried = list({json.dumps(params, sort_keys=True): (params, value) for params, value in finite}.values())
     shares = _shares(result.importance, search.space, objective.direction, tried)
-    p_values = _p_values(search.space, tried) if shares else {}
+    num_blocks = 1 if search.sampler.is_blind else max(1, round(len(tried) / _BLOCK))
+    p_values = _p_values(search.space, tried, num_blocks) if shares else {}
     settings = [
         SearchedSetting(path, shares.get(path), p_values.get(path), len(tried) - num_with)
         for path in search.space
@@ -138,38 +141,52 @@ def _shares(
     return {path: value / total for path, value in importances.items()} if total > 0 else {}
 
 
-def _p_values(space: Mapping[str, Domain], tried: Sequence[Tried], level: float) -> dict[str, float]:
+def _p_values(space: Mapping[str, Domain], tried: Sequence[Tried], num_blocks: int) -> dict[str, float]:
     """Return by path how many of a thousand shuffles of the objectives have some setting as far above chance.
 
-    The setting farthest above chance is taken out of the objectives before the others are judged: a sampler
-    that goes where this one is good goes there with values of the others, too.
+    A sampler that learns goes where a setting is good, and later trials, which are better, have like values
+    of idle settings, too. So objectives are shuffled within blocks of successive trials, and the setting
+    farthest above chance is taken out of them before the others are judged.
 
-    A setting that too few trials have is missing.
+    Args:
+        space: Domains by path.
+        tried: The trials in their order.
+        num_blocks: 1 where the order of trials tells nothing.
+
+    Returns:
+        The p-values; a setting that too few trials have is missing.
     """
     # A fixed seed: a report that is made again shows the same figures.
     rng = np.random.default_rng(_RANDOM_SEED)
-    rest = rankdata([value for _, value in tried])
-    open_groups = {path: groups for path in space if (groups := _groups(path, space[path], tried)) is not None}
+    blocks = np.arange(len(tried)) * num_blocks // len(tried)
+    rest = _centred(rankdata([value for _, value in tried]), blocks)
+    open_groups = {
+        path: groups for path in space if (groups := _groups(path, space[path], tried)) is not None
+    }
     p_values: dict[str, float] = {}
     least = 0.0
     while open_groups:
-        shuffled = np.stack([rest, *(rng.permutation(rest) for _ in range(_NUM_SHUFFLES))])
+        shuffled = np.tile(rest, (1 + _NUM_SHUFFLES, 1))
+        for block in range(num_blocks):
+            shuffled[1:, blocks == block] = rng.permuted(shuffled[1:, blocks == block], axis=1)
         spreads = np.stack([_spread(shuffled, groups) for groups in open_groups.values()], axis=1)
         # By itself each setting's spread has a p-value, in the trials and in each shuffle. The smallest over
         # settings is what a reader sees first, so that is what is compared (Westfall and Young 1993).
         chances = rankdata(-spreads, axis=0, method="max") / len(shuffled)
         smallest = chances.min(axis=1)
         corrected = [max(least, float(np.mean(smallest <= chance))) for chance in chances[0]]
-        by_path = dict(zip(open_groups, zip(corrected, -spreads[0] / spreads.mean(axis=0)), strict=True))
-        first = min(by_path, key=by_path.__getitem__)
-        least = by_path[first][0]
-        if least > level:
-            return p_values | {path: p for path, (p, _) in by_path.items()}
+        ratios = spreads[0] / spreads.mean(axis=0)
+        least, _, first = min(zip(corrected, -ratios, open_groups, strict=True))
+        if least > _LEVEL:
+            return p_values | dict(zip(open_groups, corrected, strict=True))
         p_values[first] = least
-        groups = open_groups.pop(first)
-        for group in np.unique(groups):
-            rest[groups == group] -= rest[groups == group].mean()
+        rest = _centred(_centred(rest, open_groups.pop(first)), blocks)
     return p_values
+
+
+def _centred(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    _, members = np.unique(groups, return_inverse=True)
+    return values - (np.bincount(members, values) / np.bincount(members))[members]
 
 
 def _groups(path: str, domain: Domain, tried: Sequence[Tried]) -> np.ndarray | None:
@@ -185,7 +202,9 @@ def _groups(path: str, domain: Domain, tried: Sequence[Tried]) -> np.ndarray | N
         return None
     groups = np.full(len(tried), -1)
     if isinstance(domain, CategoricalDomain):
-        groups[has_path] = [next(n for n, c in enumerate(domain.choices) if same(c, value)) for value in values]
+        groups[has_path] = [
+            next(n for n, c in enumerate(domain.choices) if same(c, value)) for value in values
+        ]
     else:
         groups[has_path] = rankdata(values) / (len(values) + 1) * num_groups
     return groups

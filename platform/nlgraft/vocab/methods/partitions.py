@@ -109,22 +109,23 @@ class Partitions:
     @cached_property
     def _behind(self) -> tuple[list[int], list[int]]:
         """Ways from each position to the end: all, and those without a piece of the longest length."""
-        ways, without = ([0] * self.length + [1] for _ in range(2))
-        for edge in reversed(self.edges):
-            ways[edge.start] += ways[edge.end]
-            if not self._is_longest(edge):
-                without[edge.start] += without[edge.end]
-        return ways, without if self.longest else [0] * (self.length + 1)
+        steps = [(edge.end, edge.start, self._is_longest(edge)) for edge in reversed(self.edges)]
+        return self._ways(self.length, steps)
 
     @cached_property
     def _before(self) -> tuple[list[int], list[int]]:
         """Ways from the start to each position, likewise."""
-        ways, without = ([1] + [0] * self.length for _ in range(2))
-        for edge in self.edges:
-            ways[edge.end] += ways[edge.start]
-            if not self._is_longest(edge):
-                without[edge.end] += without[edge.start]
-        return ways, without if self.longest else [0] * (self.length + 1)
+        return self._ways(0, [(edge.start, edge.end, self._is_longest(edge)) for edge in self.edges])
+
+    def _ways(self, begin: int, steps: Sequence[tuple[int, int, bool]]) -> tuple[list[int], list[int]]:
+        ways, without = ([0] * (self.length + 1) for _ in range(2))
+        ways[begin] = 1
+        without[begin] = int(self.longest > 0)
+        for source, target, is_longest in steps:
+            ways[target] += ways[source]
+            if not is_longest:
+                without[target] += without[source]
+        return ways, without
 
     def _is_longest(self, edge: Edge) -> bool:
         return edge.end - edge.start == self.longest

@@ -28,8 +28,11 @@ def character_ngrams(tok: Tok) -> list[str]:
 
     ``<`` and ``>`` stand only where a word begins or ends.
     """
-    # Half a character of a byte-level tokenizer has no text; Latin-1 gives one character per byte.
-    text = tok.core.decode("latin-1") if not _is_text(tok.core) else tok.core.decode()
+    try:
+        text = tok.core.decode()
+    except UnicodeDecodeError:
+        # Half a character of a byte-level tokenizer has no text; Latin-1 gives one character per byte.
+        text = tok.core.decode("latin-1")
     text = f"{'<' if tok.starts_word else ''}{text}{'>' if tok.ends_word else ''}"
     if len(text) < SHORTEST:
         return [text]
@@ -38,14 +41,6 @@ def character_ngrams(tok: Tok) -> list[str]:
         for size in range(SHORTEST, min(LONGEST, len(text)) + 1)
         for start in range(len(text) - size + 1)
     ]
-
-
-def _is_text(core: bytes) -> bool:
-    try:
-        core.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def reconstruct(request: Request) -> Rows:

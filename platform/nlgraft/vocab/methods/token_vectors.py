@@ -66,12 +66,11 @@ def learn_vectors(
     Raises:
         DataError: No sentence has two tokens.
     """
-    rows = [np.asarray(sentence, dtype=np.int64) for sentence in sentences if len(sentence) > 1]
+    rows = [np.asarray(sentence, dtype=np.int64) for sentence in sentences]
+    counts = np.bincount(np.concatenate([[], *rows]).astype(np.int64), minlength=vocab_size)
+    rows = [row for row in rows if len(row) > 1]
     if not rows:
         raise DataError("no sentence of two tokens or more to learn token vectors from")
-    counts = np.bincount(
-        np.concatenate([np.asarray(s, dtype=np.int64) for s in sentences]), minlength=vocab_size
-    )
     generator = torch.Generator().manual_seed(seed)
     model = _Vectors(vocab_size, options.width, generator)
     optimizer = torch.optim.Adagrad(model.parameters(), lr=options.learning_rate)
@@ -79,11 +78,10 @@ def learn_vectors(
     tokens = _Text(rows, options.window_tokens)
     for epoch in range(options.epochs):
         for centers_B, around_BW in tokens.batches(options.batch_size, np.random.default_rng([seed, epoch])):
-            negatives = (len(centers_B), options.negatives)
-            noise = torch.multinomial(
-                sampling, negatives[0] * negatives[1], replacement=True, generator=generator
-            )
-            loss = model.loss(options.kind, centers_B, around_BW, noise.view(negatives))
+            num_drawn = len(centers_B) * options.negatives
+            noise = torch.multinomial(sampling, num_drawn, replacement=True, generator=generator)
+            noise_BN = noise.view(-1, options.negatives)
+            loss = model.loss(options.kind, centers_B, around_BW, noise_BN)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
