@@ -1,6 +1,8 @@
 """Proposals of a stream on the toy system: its sweeps run in this process, without Ray."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +25,7 @@ from nlgraft.study.reading.resolving import resolve_config
 from nlgraft.study.reading.system_import import load_system
 from tests.commands import json_of, nlgraft
 from tests.processes import at_once
+from trainables.command import stages
 
 
 def sweep_here(run, grant, note):
@@ -65,6 +68,11 @@ def test_what_gains_is_kept_and_measured_again_and_then_compared_with(study, tmp
     assert kept.again.mean == pytest.approx(10.0)
     assert len(kept.again.seeds) == FRESH_SEEDS
     assert not {*kept.again.seeds, *study.seeds} & {*kept.first.seeds}
+    text = "\n".join(kept.lines())
+    assert text.startswith("KEEP: proposal 1 of toy, gain=1.0, against the baseline")
+    assert "measured again on 5 fresh seeds: +10" in text
+    assert "1 proposal so far, 1 kept" in text
+    assert text.endswith("next: try another change of proposal 1; nlgraft ledger lists the stream")
     worse = propose("steps=1")
     assert (worse.decision, worse.number, worse.against) == ("DISCARD", 2, "1")
     assert "unlikely; harm is not shown" in repr(worse)
@@ -83,8 +91,8 @@ def test_what_gains_is_kept_and_measured_again_and_then_compared_with(study, tmp
 
 def test_a_proposal_has_one_level_and_one_answer(study, tmp_path, propose):
     first = propose("gain=1.0", "noise=8", max_seeds=3)
-    assert first.decision == "MORE"
-    assert len(first.first.seeds) == 3
+    assert (first.decision, len(first.first.seeds)) == ("MORE", 3)
+    assert "goes on" in repr(first)
     further = propose("gain=1.0", "noise=8", max_seeds=4)
     assert (further.number, further.level, len(further.first.seeds)) == (1, first.level, 4)
     kept = propose("gain=1.0", "noise=8")
@@ -99,31 +107,25 @@ def test_a_proposal_has_one_level_and_one_answer(study, tmp_path, propose):
     assert kinds == ["proposed", "decided", "measured"]
 
 
-def test_a_level_is_entered_before_anything_runs(monkeypatch, propose):
-    def crash(*_):
-        raise KeyboardInterrupt
+@pytest.mark.parametrize("num_sweeps", [0, 1])
+def test_a_proposal_that_was_cut_off_goes_on_at_its_level(monkeypatch, propose, num_sweeps):
+    done = []
 
-    with monkeypatch.context() as context:
-        context.setattr(Run, "sweep", crash)
-        with pytest.raises(KeyboardInterrupt):
-            propose("gain=1.0")
-    other = propose("gain=2.0")
-    assert (other.number, other.level) == (2, stream_level(1, 0, 0.05))
-    assert propose("gain=1.0", against="baseline").level == stream_level(0, 0, 0.05)
-
-
-def test_a_kept_proposal_whose_second_measurement_was_cut_off_goes_on(monkeypatch, propose):
     def crash_later(run, *arguments):
-        if run.study.sequential is None:
+        if len(done) == num_sweeps:
             raise KeyboardInterrupt
+        done.append(run)
         return sweep_here(run, *arguments)
 
     with monkeypatch.context() as context:
         context.setattr(Run, "sweep", crash_later)
         with pytest.raises(KeyboardInterrupt):
             propose("gain=1.0")
+    other = propose("gain=2.0", against="baseline")
+    assert (other.number, other.level) == (2, stream_level(1, num_sweeps, 0.05))
     proposal = propose("gain=1.0", against="baseline")
-    assert (proposal.decision, proposal.is_repeated) == ("KEEP", True)
+    assert (proposal.decision, proposal.level) == ("KEEP", stream_level(0, 0, 0.05))
+    assert proposal.is_repeated is (num_sweeps == 1)
     assert proposal.again is not None
 
 
@@ -216,7 +218,7 @@ def test_a_difference_in_what_is_trained_once_is_refused(toy_document, monkeypat
     assert shared.notes == ("upstream is trained once for all seeds: the answer is about that one",)
 
 
-def test_a_proposal_may_replace_a_section():
+def test_a_proposal_may_replace_a_section(tmp_path):
     whole = {"name": "a", "system": "trainables.lm_augmentation", "seeds": [1]}
     whole["data"] = {"downstream": {"corpus": "conlang", "train": 50, "dev": 5, "test": 5}}
     whole["base"] = {
@@ -226,12 +228,60 @@ def test_a_proposal_may_replace_a_section():
     }
     whole["objective"] = {"metric": "dev/bleu", "direction": "maximize"}
     base = baseline_of(Study.from_dict(whole))
-    new, _ = with_changes(base, ["model={preset: tiny, norm: pre}", "train.peak_lr=1e-3"])
+    changes = ["model={preset: tiny, norm: pre}", "train.peak_lr=1e-3"]
+    new, _ = with_changes(base, changes, ArtifactStore.open(tmp_path))
     pair = comparison_study(base, new, "1", seeds_of(0, 5), 5)
     kept_cell, proposal_cell = cells(pair)
     for alone, cell in ((base, kept_cell), (new, proposal_cell)):
         assert resolve_config(pair, cell) == resolve_config(alone, cells(alone)[0])
     assert resolve_config(pair, proposal_cell).model.dropout != 0.3
+
+
+def test_an_edited_copy_of_a_script_is_a_proposal_and_what_is_kept_outlives_further_edits(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(Run, "sweep", sweep_here)
+    monkeypatch.setattr(stages, "_POLL_S", 0.01)
+    script, draft = tmp_path / "script", tmp_path / "draft"
+    document = {
+        "name": "script",
+        "system": "trainables.command",
+        "data": {"directory": str(script)},
+        "base": {
+            "declare": {"rate": {"type": "int", "default": 1}},
+            # The script is its own result.
+            "stages": {"train": {"command": "true {seed} {rate}", "metrics": ["loss.json"]}},
+            "metrics": {"dev/loss": {"direction": "minimize"}},
+        },
+        "objective": {"metric": "dev/loss", "direction": "minimize"},
+        "seeds": [1, 2],
+        "storage": {"path": str(tmp_path / "store")},
+    }
+
+    def write(folder, loss):
+        folder.mkdir(exist_ok=True)
+        (folder / "loss.json").write_text(json.dumps({"dev/loss": loss}))
+
+    def propose(loss, *changes):
+        write(draft, loss)
+        return api.propose(Study.from_dict(document), [*changes, f"data.directory={draft}"])
+
+    write(script, 3)
+    kept = propose(2)
+    assert (kept.decision, kept.first.mean) == ("KEEP", 1.0)
+    [(name, copy)] = [text.split("=") for text in kept.changes]
+    assert (name, json.loads(Path(copy, "loss.json").read_text())) == ("data.directory", {"dev/loss": 2})
+    # Beside what was kept, though its directory has been edited.
+    worse = propose(2.5, "settings.rate=2")
+    assert (worse.decision, worse.number, worse.against, worse.first.mean) == ("DISCARD", 2, "1", -0.5)
+    assert ("settings.rate=2" in worse.overrides, {*kept.changes} & {*worse.overrides}) == (True, set())
+    # Another baseline: neither new levels, nor what was kept of the first.
+    write(script, 4)
+    other = propose(4.5)
+    assert (other.number, other.against, other.first.mean) == (3, "baseline", -0.5)
+    assert "baseline is not that of earlier proposals" in other.notes[0]
+    with pytest.raises(StudyError, match="an edited script: data"):
+        api.propose(Study.from_dict(document), [])
 
 
 def test_a_study_with_a_streams_seeds_is_refused(toy_document):
@@ -278,16 +328,6 @@ def test_a_lost_record_counts_as_a_proposal(tmp_path, propose):
     proposal = propose("gain=3.0", against="baseline", max_seeds=3)
     assert (proposal.number, proposal.level) == (3, stream_level(2, 1, 0.05))
     assert any("cannot be read" in note for note in proposal.notes)
-
-
-def test_the_answer_for_people(propose):
-    answer = propose("gain=1.0")
-    text = "\n".join(answer.lines())
-    assert text.startswith("KEEP: proposal 1 of toy, gain=1.0, against the baseline")
-    assert "measured again on 5 fresh seeds: +10" in text
-    assert "1 proposal so far, 1 kept" in text
-    assert text.endswith("next: try another change of proposal 1; nlgraft ledger lists the stream")
-    assert "goes on" in repr(propose("steps=4", "noise=8", max_seeds=3))
 
 
 def test_a_report_on_dev_comes_after_what_a_stream_saw_and_one_on_test_does_not(study, toy_document, propose):

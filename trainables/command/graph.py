@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import field
 from fnmatch import fnmatch
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from nlgraft.basics.errors import DataError
@@ -124,6 +127,39 @@ def files_of(path: str, patterns: Sequence[str]) -> list[str]:
     if not names:
         raise DataError(f"{path}: has no file that matches {', '.join(patterns)}")
     return sorted(names)
+
+
+def copy_code(directory: str, patterns: Sequence[str], target: Path) -> None:
+    """Copy the files that `files_of` lists.
+
+    Raises:
+        DataError: No file matches.
+    """
+    for name in files_of(directory, patterns):
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(expand(str(Path(directory, name))), target / name)
+
+
+def keep_code(config: Config, root: Path) -> dict[str, str]:
+    """Copy the script below a directory, under its digest, so that it may be edited from now on.
+
+    Returns:
+        The setting that names the copy.
+
+    Raises:
+        DataError: The script is missing.
+    """
+    directory = config.data.directory
+    patterns = sorted({pattern for stage in config.stages.values() for pattern in stage.code})
+    kept = root.absolute() / digest(directory, patterns)[:12]
+    if not kept.exists():
+        root.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=root) as folder:
+            copy_code(directory, patterns, whole := Path(folder, "whole"))
+            # Another process may have been faster.
+            with suppress(OSError):
+                whole.rename(kept)
+    return {"data.directory": str(kept)}
 
 
 # Settings and inputs of the stages that only this system has. No torch.

@@ -30,7 +30,7 @@ from nlgraft.pipeline.stage import StageContext, TrialStopped
 from nlgraft.text.files import expand, read_json, write_json
 from trainables.command import guard
 from trainables.command.config import ITEM, PLACEHOLDER
-from trainables.command.graph import COMMAND, SELECT, CommandSettings, digest, files_of
+from trainables.command.graph import COMMAND, SELECT, CommandSettings, copy_code, digest
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,10 @@ def run(context: StageContext) -> None:
             "several processes there by torchrun --standalone --nproc-per-node"
         )
     work, needs = context.directory / "work", context.directory / "needs"
-    _copy(context.locations["directory"], context.locations["patterns"], work, settings.code)
+    directory, patterns = context.locations["directory"], context.locations["patterns"]
+    copy_code(directory, patterns, work)
+    if digest(str(work), patterns) != settings.code:
+        raise CommandFailed(f"{directory}: changed since the study was planned; run the study again")
     texts = {name: str(value) for name, value in settings.values.items()}
     texts |= {f"data.{name}": str(expand(path)) for name, path in context.locations["data"].items()}
     texts |= {f"needs.{name}": str((needs / name).absolute()) for name in inputs.needs}
@@ -95,14 +98,6 @@ def run(context: StageContext) -> None:
                 archive.add(work / name, name)
     for folder in (work, needs, state):
         remove_tree(folder)
-
-
-def _copy(directory: str, patterns: Sequence[str], work: Path, planned: str) -> None:
-    for name in files_of(directory, patterns):
-        (work / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(expand(str(Path(directory, name))), work / name)
-    if digest(str(work), patterns) != planned:
-        raise CommandFailed(f"{directory}: changed since the study was planned; run the study again")
 
 
 def _words(settings: CommandSettings, texts: Mapping[str, str]) -> list[str]:

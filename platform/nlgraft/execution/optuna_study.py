@@ -62,6 +62,12 @@ def sampler_of(search: Search, number: int) -> optuna.samplers.BaseSampler:
     seed = (search.sampler.seed * 1_000_003 + number) % 2**32
     if search.sampler.name == "tpe":
         return optuna.samplers.TPESampler(seed=seed, n_startup_trials=search.sampler.num_drawn)
+    if search.sampler.name == "gp":
+        num_drawn = search.sampler.num_drawn
+        # Without its warning of what it does not model, which the study was warned of when it was read.
+        return optuna.samplers.GPSampler(
+            seed=seed, n_startup_trials=num_drawn, warn_independent_sampling=False
+        )
     return optuna.samplers.RandomSampler(seed=seed)
 
 
@@ -310,6 +316,8 @@ class OptunaStudy:
         else:
             # A new one for each proposal: its state would depend on what this process sampled before.
             self._study.sampler = sampler_of(self._search, number)
+            for values in self._search.start[number : number + 1]:
+                self._study.enqueue_trial({path: encoded(value) for path, value in values.items()})
         trial = self._study.ask()
         trial.set_user_attr(_NUMBER, number)
         self._numbers[number] = trial.number

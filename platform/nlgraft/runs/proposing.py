@@ -45,6 +45,7 @@ PROPOSAL = "proposal"
 """Name of the factor whose baseline is the kept config."""
 
 _KEPT = "kept"
+_CODE = "code"
 _FEW = 2
 _FIRST_SEED = 3_000_000_000
 _SEEDS_PER_BLOCK = 100
@@ -90,8 +91,22 @@ def with_overrides(study: Study, overrides: Mapping[str, JsonValue]) -> Study:
     return _read(study, values)
 
 
-def with_changes(study: Study, changes: Sequence[str]) -> tuple[Study, dict[str, JsonValue]]:
-    """Put ``key=value`` texts into a study that has one cell.
+def kept_code(study: Study, store: ArtifactStore) -> dict[str, str]:
+    """Keep the code that a study with one cell runs, in its store.
+
+    Returns:
+        The values that name what was kept, by path in the study file; none if the study names no code.
+    """
+    keep_code = system_of(study).keep_code
+    if keep_code is None or not store.is_local:
+        return {}
+    return keep_code(resolve_cell(study, cells(study)[0]).config, Path(store.uri, _CODE))
+
+
+def with_changes(
+    study: Study, changes: Sequence[str], store: ArtifactStore
+) -> tuple[Study, dict[str, JsonValue]]:
+    """Put ``key=value`` texts into a study that has one cell; an edited script is kept in the store.
 
     Returns:
         The study, and the values by path in the study file.
@@ -100,17 +115,20 @@ def with_changes(study: Study, changes: Sequence[str]) -> tuple[Study, dict[str,
         StudyError: Lists all problems: nothing is proposed, data or metrics are changed, or the study's own.
     """
     if not changes:
-        raise StudyError([Problem("", "a proposal is one or more key=value")], study.name)
+        hint = "" if system_of(study).keep_code is None else "; an edited script: data.directory=COPY"
+        raise StudyError([Problem("", f"a proposal is one or more key=value{hint}")], study.name)
     changed = _read(study, study.to_dict(), changes)
     values = dict(changed._overrides.values)
+    code = kept_code(changed, store)
     problems = [
         Problem(path, "what is measured stays the same in a stream; change it in the study, for a new one")
-        for path in values
+        for path in values.keys() - code.keys()
         if (parts := paths.split(path))[0] != "base" or parts[1] in _MEASURING
     ]
     if problems:
         raise StudyError(problems, study.name)
-    return changed, values
+    values |= {path: value for path, value in code.items() if path in values}
+    return with_overrides(study, values), values
 
 
 def merge_overrides(first: Mapping[str, JsonValue], second: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
@@ -153,14 +171,14 @@ def comparison_study(
         seeds: All seeds that the comparison may use.
         first: Number of seeds before the first look; all of them without looks.
     """
-    arms = {_KEPT: kept.base, name: proposal.base}
+    arms = {_KEPT: kept.base | {"data": kept.data}, name: proposal.base | {"data": proposal.data}}
     # Whole sections: a proposal may replace one, and a level can set values but remove none.
-    shared = {
-        key: value for key, value in kept.base.items() if proposal.base.get(key, paths.MISSING) == value
-    }
+    shared = {key: value for key, value in arms[_KEPT].items() if arms[name].get(key, paths.MISSING) == value}
     levels = {
-        arm: {key: value for key, value in base.items() if key not in shared} for arm, base in arms.items()
+        arm: {key: value for key, value in sections.items() if key not in shared}
+        for arm, sections in arms.items()
     }
+    shared.pop("data", None)
     values = kept.to_dict() | {
         "name": f"{kept.name}-stream",
         "base": shared,
@@ -262,9 +280,11 @@ class Attempt:
     def __init__(self, study: Study, changes: Sequence[str], against: str | None, place: Place) -> None:
         self._place = place
         self._study = study
-        self._base = baseline_of(study)
-        self._metric = self._base.objective.metric
-        data = data_key(self._base)
+        base = baseline_of(study)
+        # What is kept stays as it is while the script is edited.
+        self._base = with_overrides(base, kept_code(base, place.store))
+        self._metric = base.objective.metric
+        data = data_key(base)
         self._key = fingerprint({"system": study.system, "metric": self._metric, "data": data})
         stream = read_stream(place.store, self._key)
         origin = _config_key(self._base)
@@ -279,7 +299,7 @@ class Attempt:
         """Put the changes on top of a kept proposal, or of the baseline."""
         overrides = {} if chosen is None else chosen.entered.overrides
         self._kept = with_overrides(self._base, overrides)
-        self._new, self._changes = with_changes(self._kept, changes)
+        self._new, self._changes = with_changes(self._kept, changes, self._place.store)
         self._step = Step(
             kind="proposed",
             stream=self._key,
@@ -434,6 +454,9 @@ class Attempt:
     def _notes(self, stream: Stream, proposal: Proposal) -> list[str]:
         entered = proposal.entered
         notes = [f"{name} is trained once for all seeds: the answer is about that one" for name in self._once]
+        earlier = [other.entered for number, other in stream.proposals.items() if number < entered.number]
+        if earlier and all(other.origin != entered.origin for other in earlier):
+            notes.append("the study's baseline is not that of earlier proposals: nothing they kept is in it")
         newest = next(reversed(stream.kept(entered.origin)), BASELINE)
         if newest not in (BASELINE, entered.number, entered.against):
             notes.append(f"proposal {newest} was kept last; this one is not compared with it")

@@ -19,9 +19,12 @@ from nlgraft.study.public import Study
 from nlgraft.study.reading.place_rules import OPTUNA_FILE
 from tests.small_studies import SHARE
 
+MODELS = [{"name": name, "num_startup_trials": 2} for name in ("tpe", "gp")]
 
-def open_study(url=None, check=lambda: None, **sampler):
-    search = Search.model_validate({"sampler": sampler, "space": {"gain": SHARE}, "trials": 4})
+
+def open_study(url=None, check=lambda: None, start=(), **sampler):
+    document = {"sampler": sampler, "space": {"gain": SHARE}, "trials": 4, "start": [*start]}
+    search = Search.model_validate(document)
     return OptunaStudy("cell", search, Objective(metric="dev/score", direction="maximize"), url, check)
 
 
@@ -29,14 +32,22 @@ def finished(score):
     return TrialRecord(fingerprint="f", config={}, seed=1, state="finished", metrics={"dev/score": score})
 
 
-@pytest.mark.parametrize("name", ["tpe", "random"])
-def test_proposals_follow_the_seed_and_the_number(name):
-    def proposals(seed):
-        study = open_study(name=name, seed=seed)
-        return [study.propose(number, {})["gain"] for number in range(4)]
+@pytest.mark.parametrize("sampler", [{"name": "random"}, *MODELS])
+def test_proposals_follow_the_seed_the_number_and_where_a_search_starts(sampler):
+    def proposals(seed, start=()):
+        study = open_study(start=start, seed=seed, **sampler)
+        gains = []
+        for number in range(4):
+            gains.append(study.propose(number, {})["gain"])
+            study.tell(number, finished(-((gains[-1] - 0.7) ** 2)))
+        return gains
 
     assert proposals(seed=1) == proposals(seed=1)
     assert len({*proposals(seed=1), *proposals(seed=2)}) == 8
+    first, *others = proposals(1, [{"gain": 0.9}])
+    assert first == 0.9
+    # A model knows it; what is drawn depends on number and seed alone.
+    assert (others[1:] == proposals(seed=1)[2:]) is (sampler["name"] == "random")
 
 
 def open_grid():
@@ -48,7 +59,7 @@ def open_grid():
     return OptunaStudy("cell", search, Objective(metric="dev/score", direction="maximize"), None)
 
 
-def test_a_grid_is_told_to_its_last_point():
+def test_a_grid_is_told_to_its_last_point_in_an_order_that_outlasts_a_release():
     study = open_grid()
     proposed = [study.propose(number, {}) for number in range(9)]
     study.tell(8, replace(finished(1.0), state="failed", reason="no memory"))
@@ -56,6 +67,8 @@ def test_a_grid_is_told_to_its_last_point():
         study.tell(number, finished(1.0))
     points = {(str(point["gain"]), round(point["share"], 6)) for point in proposed}
     assert points == {(gain, share) for gain in ("1", "2", "[4]") for share in (0.1, 0.2, 0.3)}
+    first = [(point["gain"], round(point["share"], 1)) for point in proposed[:4]]
+    assert first == [([4], 0.2), (2, 0.3), (1, 0.2), (2, 0.1)]
     assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 8 + ["FAIL"]
 
 
@@ -69,12 +82,6 @@ def test_a_grid_too_large_to_list_is_visited_without_repetition():
     assert len({tuple(point.values()) for point in points}) == 40
     assert {point["share"] for point in points} == {0.0, 0.5, 1.0}
     assert second.propose(39, {}) == points[39]
-
-
-def test_the_order_of_a_grid_outlasts_a_release():
-    points = [open_grid().propose(number, {}) for number in range(4)]
-    grid = [(point["gain"], round(point["share"], 1)) for point in points]
-    assert grid == [([4], 0.2), (2, 0.3), (1, 0.2), (2, 0.1)]
 
 
 def test_optuna_hears_how_each_proposal_ended():

@@ -1,6 +1,7 @@
 """What a person sees of a running sweep, in a log and in a terminal."""
 
 import io
+from dataclasses import replace
 
 import pytest
 
@@ -62,12 +63,19 @@ def test_the_best_values_of_a_search_are_shown_as_overrides_are_written(screen):
     ]
 
 
-def test_an_ended_trial_shows_its_main_metrics_but_no_test_score(screen):
-    lines = screen.show(SweepStarted(1, 0, 1), TrialEnded(TRIAL, ENDED))
-    assert lines == [
-        "1 trial planned, 0 finished before, 1 at once",
-        "finished  baseline, seed 1: dev/bleu 20 [1 of 1 trial, 0:00 so far]",
-    ]
+KILLED = replace(ENDED, state="killed", reason="interrupted", metrics={})
+
+
+@pytest.mark.parametrize(
+    ("record", "line"),
+    [
+        (ENDED, "finished  baseline, seed 1: dev/bleu 20 [1 of 1 trial, 0:00 so far]"),
+        (KILLED, "killed    baseline, seed 1: interrupted [0 of 1 trial, 0:00 so far]"),
+    ],
+)
+def test_the_end_of_a_trial_shows_no_test_score_and_a_killed_one_is_not_done(screen, record, line):
+    lines = screen.show(SweepStarted(1, 0, 1), TrialEnded(TRIAL, record))
+    assert lines == ["1 trial planned, 0 finished before, 1 at once", line]
 
 
 def test_steps_waiting_and_the_time_left_are_said(screen):
@@ -100,11 +108,3 @@ def test_a_time_that_is_unknown_or_over_is_no_number(screen):
 def test_nobody_waits_for_a_stage_while_all_workers_are_busy(screen):
     screen.show(SweepStarted(4, 0, 1), Outlook(1, {"upstream": 3}, left_s=None))
     assert "waiting" not in screen.stream.getvalue()
-
-
-def test_a_killed_trial_is_not_counted_as_done(screen):
-    killed = TrialRecord(
-        fingerprint=GRAPH.fingerprint, config={}, seed=1, state="killed", reason="interrupted"
-    )
-    lines = screen.show(SweepStarted(1, 0, 1), TrialEnded(TRIAL, killed))
-    assert lines[-1] == "killed    baseline, seed 1: interrupted [0 of 1 trial, 0:00 so far]"

@@ -51,7 +51,8 @@ def test_search_proposes_equally_and_replicates_the_best(search_document):
 
 
 def test_an_interrupted_search_makes_the_same_proposals(search_document, tmp_path):
-    search_document["search"]["sampler"] = {"name": "tpe", "seed": 5}
+    start = [{"gain": 0.5}, {"gain": 0.25}]
+    search_document["search"] |= {"sampler": {"name": "tpe", "seed": 5}, "start": start}
     whole = Bench(search_document).run_all()
     search_document["storage"] = {"path": str(tmp_path / "second")}
     cut = Bench(search_document)
@@ -66,6 +67,7 @@ def test_an_interrupted_search_makes_the_same_proposals(search_document, tmp_pat
         return {(trial.cell.label, trial.number, trial.params["gain"]) for trial in ended}
 
     assert proposals(resumed) == proposals(whole)
+    assert {("baseline", 0, 0.5), ("baseline", 1, 0.25), ("upstream=1", 1, 0.25)} <= proposals(whole)
 
 
 def test_what_one_search_stopped_another_finishes_and_neither_winner_changes(

@@ -71,13 +71,16 @@ def test_what_waits_is_divided_among_the_workers_and_a_budget_holds(toy_document
     assert seeds(bench.queue.take_following(first)) == [6], "a budget of 6 trials"
 
 
+def run_one_and_begin_two(document):
+    bench = Bench(short_study(document, 3))
+    bench.run(bench.start())
+    return bench, bench.start(), bench.start()
+
+
 def test_an_interrupted_sweep_keeps_what_its_workers_have_finished_before_it_heard(
     toy_document,
 ):
-    bench = Bench(short_study(toy_document, 3))
-    shared = bench.start()
-    bench.run(shared)
-    finished, unfinished = bench.start(), bench.start()
+    bench, finished, unfinished = run_one_and_begin_two(toy_document)
     bench.run_only(finished)
     for trial in bench.queue.running:
         bench.queue.kill(trial, "a signal")
@@ -90,10 +93,7 @@ def test_an_interrupted_sweep_keeps_what_its_workers_have_finished_before_it_hea
 
 
 def test_a_trial_whose_process_dies_after_its_end_has_finished(toy_document):
-    bench = Bench(short_study(toy_document, 3))
-    shared = bench.start()
-    bench.run(shared)
-    finished, killed = bench.start(), bench.start()
+    bench, finished, killed = run_one_and_begin_two(toy_document)
     record = bench.run_only(finished)
     assert bench.queue.lost(finished, "out of memory") == record
     assert bench.queue.lost(killed, "out of memory").state == "failed"

@@ -12,29 +12,28 @@ def document(waiting=0, is_running=False, reasons=(), workers=(1, 1), preemption
     return status | {"workers": list(workers), "preemptions": preemptions, "running": [], "hours": {}}
 
 
-def test_it_says_why_trials_failed_each_reason_once(capsys):
-    status_table(document(reasons=["training: loss is nan", "training: loss is nan", "scores: no text"]))
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].strip() == "demo"
-    assert lines[-2:] == ["arm=a: training: loss is nan", "arm=a: scores: no text"]
-
-
-def test_many_reasons_are_counted(capsys):
-    status_table(document(reasons=[f"reason {number}" for number in range(20)]))
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[-2:] == ["arm=a: reason 7", "and 12 other reasons: see the report"]
+NAN = "training: loss is nan"
+NOBODY = "no driver runs this study: nlgraft run continues it"
 
 
 @pytest.mark.parametrize(
-    ("is_running", "last"),
-    [(True, "a driver runs this study"), (False, "no driver runs this study: nlgraft run continues it")],
+    ("changes", "last"),
+    [
+        ({"reasons": [NAN, NAN, "scores: no text"]}, [f"arm=a: {NAN}", "arm=a: scores: no text"]),
+        (
+            {"reasons": [f"reason {number}" for number in range(20)]},
+            ["arm=a: reason 7", "and 12 other reasons: see the report"],
+        ),
+        ({"waiting": 2, "is_running": True}, ["a driver runs this study"]),
+        ({"waiting": 2}, [NOBODY]),
+        (
+            {"workers": (1, 4), "preemptions": 1},
+            ["each trial has 1 to 4 workers", "1 node lost under its trials, which went on"],
+        ),
+    ],
 )
-def test_it_says_whether_anything_runs(capsys, is_running, last):
-    status_table(document(waiting=2, is_running=is_running))
-    assert capsys.readouterr().out.splitlines()[-1] == last
-
-
-def test_it_shows_the_range_of_workers_and_what_it_cost_to_lose_nodes(capsys):
-    status_table(document(workers=(1, 4), preemptions=1))
+def test_it_ends_with_reasons_each_once_what_runs_and_lost_nodes(capsys, changes, last):
+    status_table(document(**changes))
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-2:] == ["each trial has 1 to 4 workers", "1 node lost under its trials, which went on"]
+    assert lines[0].strip() == "demo"
+    assert lines[-len(last) :] == last

@@ -96,25 +96,20 @@ def test_a_shared_stage_that_failed_fails_the_others_at_once(toy_document):
     assert (counts["failed"], counts["waiting"]) == (4, 0)
 
 
-def test_max_failed_fraction_stops_the_sweep(toy_document):
-    toy_document["base"]["behaviour"] = "raise"
-    toy_document["budget"] = {"max_failed_fraction": 0.5}
-    bench = Bench(toy_document)
-    trial = bench.start()
-    bench.run(trial)
+@pytest.mark.parametrize(
+    ("budget", "reason"),
+    [({"max_failed_fraction": 0.5}, "max_failed_fraction"), ({"wall_clock": 15}, "wall clock")],
+)
+def test_failures_and_a_wall_clock_stop_the_sweep(toy_document, budget, reason):
+    toy_document["base"]["behaviour"] = "raise" if "failed" in reason else "good"
+    bench = Bench(toy_document | {"budget": budget})
+    bench.run(bench.start())
     assert bench.take() is None
     assert bench.queue.is_done
-    assert "max_failed_fraction" in str(bench.queue.stop_reason)
+    assert reason in str(bench.queue.stop_reason)
 
 
-def test_wall_clock_and_trial_budgets(toy_document):
-    toy_document["budget"] = {"wall_clock": 15}
-    bench = Bench(toy_document)
-    trial = bench.start()
-    bench.run(trial)
-    assert bench.take() is None
-    assert "wall clock" in str(bench.queue.stop_reason)
-
+def test_a_budget_of_trials_lets_what_runs_end(toy_document):
     toy_document["budget"] = {"trials": 1}
     bench = Bench(toy_document)
     trial = bench.start()

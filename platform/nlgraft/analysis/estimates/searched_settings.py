@@ -231,7 +231,7 @@ def _caveats(num_trials: int, num_repeated: int, num_left_out: int, sampler: str
             f"{num_left_out} trials that failed or were stopped early are left out, so values that make a "
             "training fail may look better than they are"
         )
-    if sampler == "tpe":
+    if sampler in ("tpe", "gp"):
         caveats.append(
             f"{sampler} tried the values that looked good more often, so values are unevenly covered"
         )

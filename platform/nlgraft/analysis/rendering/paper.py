@@ -264,9 +264,10 @@ def _search(result: RecordedResults) -> list[str]:
         return ["Nothing was searched: all settings are those of the study file."]
     chosen = search_table(result)
     scheduler = search.active_scheduler
+    first = f", {len(search.start)} of them chosen beforehand" if search.start else ""
     stopped = f", trials stopped early by {scheduler.name}" if scheduler else ""
     return [
-        f"{search.trials} trials in each cell by {search.sampler.name} (seed {search.sampler.seed})"
+        f"{search.trials} trials in each cell by {search.sampler.name} (seed {search.sampler.seed}){first}"
         f"{stopped}. {result.study.objective.metric} chose; test was scored for the chosen values alone.",
         to_markdown(space_table(search.space)),
         *([] if chosen is None else ["Best values:", to_markdown(chosen)]),

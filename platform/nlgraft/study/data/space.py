@@ -6,12 +6,12 @@ import graphlib
 import json
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar
 
 from pydantic import Field, JsonValue
 
-from nlgraft.basics.errors import Problem
+from nlgraft.basics.errors import Problem, nearest
 from nlgraft.pipeline.fingerprint import canonical_json
 from nlgraft.study.data import paths
 from nlgraft.study.data.part import Part
@@ -95,7 +95,11 @@ class FloatDomain(_Range[float]):
     step: float | None = Field(default=None, gt=0)
 
     def __contains__(self, value: object) -> bool:
-        return _is_number(value) and self.low <= value <= self.high  # type: ignore[operator]
+        if not isinstance(value, (int, float)) or isinstance(value, bool):
+            return False
+        count = 0.0 if self.step is None else (value - self.low) / self.step
+        is_reached = abs(count - round(count)) <= _STEP_TOLERANCE * max(1.0, count)
+        return self.low <= value <= self.high and is_reached
 
 
 class IntDomain(_Range[int]):
@@ -262,6 +266,21 @@ def space_problems(space: Mapping[str, Domain]) -> Iterator[Problem]:
     except graphlib.CycleError as error:
         cycle = list(reversed(error.args[1]))
         yield Problem(f"{cycle[0]}.when", f"conditions form a cycle: {' needs '.join(cycle)}; remove one")
+
+
+def start_problems(space: Mapping[str, Domain], start: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
+    """Find the mistakes in values that are to be tried first, with paths inside their list."""
+    for index, values in enumerate(start):
+        for path, value in values.items():
+            where = f"[{index}].{path}"
+            if path not in space:
+                yield Problem(where, f"is not searched. {nearest(path, list(space))}")
+                continue
+            conditions = full_condition(path, space)
+            if value not in space[path]:
+                yield Problem(where, f"{value!r} is not a value of the searched {path}")
+            elif not holds({other: conditions[other] for other in conditions.keys() & values.keys()}, values):
+                yield Problem(where, "is not searched beside these values, see its condition; leave it out")
 
 
 def _is_number(value: object) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -295,13 +296,13 @@ class Design(Part):
 class Sampler(Part):
     """Sampler that proposes parameters."""
 
-    name: Literal["tpe", "random", "grid"] = "tpe"
+    name: Literal["tpe", "gp", "random", "grid"] = "tpe"
     """Optuna's sampler."""
     seed: Seed = 0
     """Seed of the proposals; 0 is a seed like any other."""
     num_startup_trials: int | None = Field(default=None, ge=1)
-    """For ``tpe``: number of ended trials of a cell before which it samples at random; none: Optuna's ten. A
-    search has to be longer for the model to be used."""
+    """For ``tpe`` and ``gp``: ended trials of a cell before which it samples at random; none: ten, as in
+    Optuna. A search has to be longer for the model to be used."""
 
     @property
     def is_blind(self) -> bool:
@@ -310,7 +311,7 @@ class Sampler(Part):
 
     @property
     def num_drawn(self) -> int:
-        """Trials that TPE draws at random."""
+        """Trials that TPE or GP draws at random."""
         return self.num_startup_trials or 10
 
 
@@ -338,6 +339,8 @@ class Search(Part):
     """Rule that stops trials early; none: all trials run to their end."""
     space: dict[str, Domain] = Field(min_length=1)
     """Domains by dotted path into the system's config."""
+    start: list[dict[str, JsonValue]] = Field(default=[], exclude_if=operator.not_)
+    """Values by path that are tried first in each cell, in this order; what one leaves out is sampled."""
     trials: int = Field(ge=1)
     """Trials in each cell."""
 

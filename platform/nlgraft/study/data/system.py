@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -34,6 +35,8 @@ class System:
         description: One sentence about the method.
         paper: Its publication.
         build: ``stage_graph`` of its module.
+        keep_code: Of a system that runs code of the study's own: copies the code that a config names below a
+            directory, under its digest, and returns the values that name the copy, by path in the study.
     """
 
     name: str
@@ -43,6 +46,7 @@ class System:
     description: str
     paper: str
     build: Callable[..., StageGraph]
+    keep_code: Callable[[Any, Path], dict[str, str]] | None = None
 
     def stage_graph(
         self,

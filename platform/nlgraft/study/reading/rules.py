@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nlgraft.basics.errors import Problem, StudyError, nearest
-from nlgraft.basics.wording import visible
+from nlgraft.basics.wording import count, visible
 from nlgraft.pipeline.fingerprint import canonical_json
 from nlgraft.study.data import paths
 from nlgraft.study.data.design import Axes, Cell, axes_of, level_text
@@ -19,6 +19,7 @@ from nlgraft.study.data.space import (
     duplicate_message,
     same,
     space_problems,
+    start_problems,
     table_text,
 )
 from nlgraft.study.data.study import Factor, Search, Sequential, Study
@@ -87,12 +88,19 @@ def warnings(study: Study) -> list[str]:
     for index, column in enumerate(study.published):
         if column.signature is None:
             sentences.append(f"published[{index}]: figures without a signature are not printed beside ours")
-    if study.search is not None and study.search.sampler.name == "tpe":
-        num_drawn = study.search.sampler.num_drawn
+    if study.search is not None and not study.search.sampler.is_blind:
+        name, num_drawn = study.search.sampler.name, study.search.sampler.num_drawn
         if study.search.trials <= num_drawn:
             sentences.append(
-                f"search.sampler: tpe draws its first {num_drawn} trials at random, and a cell has "
+                f"search.sampler: {name} draws its first {num_drawn} trials at random, and a cell has "
                 f"{study.search.trials}; lower num_startup_trials, or write random"
+            )
+        space = study.search.space
+        conditional = [path for path, domain in space.items() if space.keys() & (domain.when or {}).keys()]
+        if name == "gp" and conditional:
+            sentences.append(
+                f"search.sampler: gp draws at random what is searched under a condition on searched values, "
+                f"{', '.join(conditional)}; tpe models it"
             )
     if study.search is not None and study.search.sampler.name == "grid":
         size = _grid_size(study.search)
@@ -266,8 +274,14 @@ def _search_problems(search: Search) -> Iterator[Problem]:
     for path, domain in search.space.items():
         if name == "grid" and isinstance(domain, FloatDomain) and domain.step is None:
             yield Problem(f"search.space.{path}", "a grid needs a step here, or a categorical domain")
-    if name != "tpe" and search.sampler.num_startup_trials is not None:
+    if search.sampler.is_blind and search.sampler.num_startup_trials is not None:
         yield Problem("search.sampler.num_startup_trials", f"{name} has none; leave it out, or use tpe")
+    for problem in start_problems(search.space, search.start):
+        yield Problem(f"search.start{problem.path}", problem.message)
+    if search.start and name == "grid":
+        yield Problem("search.start", "a grid visits all its points; leave it out, or use another sampler")
+    if len(search.start) > search.trials:
+        yield Problem("search.start", f"has {len(search.start)} entries for {count(search.trials, 'trial')}")
     size = _grid_size(search) if name == "grid" else None
     if size is not None and search.trials > size:
         yield Problem("search.trials", f"the grid has {size} points; at most {size} trials differ")

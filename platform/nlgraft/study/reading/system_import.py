@@ -89,6 +89,7 @@ def _check_contract(path: str, module: ModuleType) -> System:
         module.DESCRIPTION,
         module.PAPER,
         module.stage_graph,
+        getattr(module, "keep_code", None),
     )
 
 
