@@ -26,10 +26,7 @@ def test_a_search_with_a_margin_from_file_to_mlflow(toy_document, tmp_path):
     study = write_study(tmp_path / "toy.yaml", toy_document)
     shown = " ".join(nlgraft("run", study).stdout.split())
     assert "equal to the baseline within the margin of 0.2 points (arm=same)" in shown
-    assert (
-        "Which setting mattered for dev/score (a description of the trials, not a test): baseline: steps"
-        in shown
-    )
+    assert "Which setting mattered for dev/score in these trials: baseline: steps" in shown
 
     document = json_of("report", study, "--format", "json")
     baseline, same = document["cells"]

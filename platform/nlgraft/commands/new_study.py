@@ -29,7 +29,7 @@ from nlgraft.study.public import Study
 from nlgraft.study.reading.documents import resolve_plain
 from nlgraft.text.corpora import Corpus, load_split_files
 from nlgraft.text.corpus_config import FilesConfig, SplitFiles
-from nlgraft.text.files import read_json
+from nlgraft.text.files import read_json, without_compression
 from nlgraft.text.tokenizer_config import LEAST_BYTE_TOKENS, LearnedTokenizerConfig, WordTokenizerConfig
 from nlgraft.text.tokenizers import required_pieces
 from nlgraft.text.word_tokenizers import required_tokens
@@ -546,7 +546,7 @@ def _vocabulary_sizes(train: Corpus) -> dict[str, int]:
 def _languages(text: Text) -> list[str]:
     """Name languages by the suffixes of files, ``de`` of ``train.de.gz``, or else by role."""
     files = [*text.sources, *([] if text.target is None else [text.target])]
-    names = [name.removesuffix(".gz").rpartition(".")[2] for name in files]
+    names = [without_compression(name).rpartition(".")[2] for name in files]
     if all(name.isalpha() and len(name) <= 3 for name in names):
         return names
     return [*(f"source{number}" for number in range(len(text.sources))), "target"]

@@ -102,7 +102,7 @@ def vocab() -> None:
     "--text",
     type=_FILE,
     multiple=True,
-    help="Text of the task, plain or gzip: for lengths in the report, token vectors.",
+    help="Text of the task, plain, gzip or zstd: for lengths in the report, token vectors.",
 )
 @click.option(
     "--model", help="The checkpoint, for methods that learn from its rows; adds norms to the report."

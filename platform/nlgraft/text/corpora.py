@@ -7,12 +7,10 @@ stream and a small JSON file, and is read back exactly.
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import json
 import logging
 import shutil
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -43,6 +41,7 @@ from nlgraft.text.files import (
     read_lines,
     spooled,
     unreadable,
+    without_compression,
     write_json,
 )
 from nlgraft.text.hub import as_line
@@ -461,7 +460,7 @@ def stream_file(role: str) -> str:
     return role.replace(" ", "-") + ".txt"
 
 
-# Text in columns: CSV, TSV and JSON lines, plain or gzip, UTF-8.
+# Text in columns: CSV, TSV and JSON lines, plain or compressed, UTF-8.
 
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
@@ -471,8 +470,8 @@ _MAX_CELL = 1 << 30
 
 
 def table_suffix(path: str) -> str | None:
-    """Return ``.csv``, ``.tsv`` or ``.jsonl`` if a file's name says that it holds a table, ``.gz`` or not."""
-    suffix = Path(path.removesuffix(".gz")).suffix.lower()
+    """Return ``.csv``, ``.tsv`` or ``.jsonl`` if a file's name says so, compressed or not."""
+    suffix = Path(without_compression(path)).suffix.lower()
     return suffix if suffix in (*DELIMITERS, JSON_LINES) else None
 
 
@@ -485,7 +484,7 @@ def read_table(
     that are asked for are numbers from 1. Of JSON lines a column is a key; a dot reaches inside.
 
     Args:
-        path: The file; its name ends in .csv, .tsv or .jsonl, with or without .gz.
+        path: The file; its name ends in .csv, .tsv or .jsonl, with or without .gz or .zst.
         columns: Column by role.
         max_line_chars: Longer cells are truncated and counted.
 
@@ -497,7 +496,9 @@ def read_table(
     """
     suffix = table_suffix(path)
     if suffix is None:
-        raise DataError(f"{path}: a table ends in .csv, .tsv or .jsonl (or these with .gz); rename the file")
+        raise DataError(
+            f"{path}: a table ends in .csv, .tsv or .jsonl, with or without .gz or .zst; rename it"
+        )
     read = _json_cells if suffix == JSON_LINES else _csv_cells
     spools = {role: LineSpool() for role in columns}
     num_cut = 0
@@ -510,7 +511,7 @@ def read_table(
                     spool.append(cell[:max_line_chars])
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8 ({error}); convert it, e.g. with iconv -t UTF-8") from error
-    except (csv.Error, gzip.BadGzipFile, EOFError, zlib.error) as error:
+    except csv.Error as error:
         raise DataError(f"{path}: cannot be read as {suffix[1:]} ({error})") from error
     except OSError as error:
         raise DataError(unreadable(path, error)) from error

@@ -214,7 +214,7 @@ class ConlangConfig(_Constructed):
 
 
 class TextFiles(StrictConfig):
-    """The files of one split, or the columns of its table. Plain or ``.gz``, UTF-8."""
+    """The files of one split, or the columns of its table. Plain, ``.gz`` or ``.zst``, UTF-8."""
 
     table: InputPath | None = None
     """A table (.csv, .tsv or .jsonl), whose columns or keys the other settings name; numbers from 1 name the
@@ -336,7 +336,7 @@ class HuggingFaceText(SelectionConfig):
 
     corpus: Literal["huggingface"]
     path: InputPathOrName
-    """Name on the hub or local directory, as ``datasets.load_dataset`` takes it."""
+    """Name on the hub or directory, as ``datasets.load_dataset`` takes it or ``save_to_disk`` wrote it."""
     name: str | None = None
     """Configuration of the dataset, e.g. ``de-en``."""
     revision: str = Field(min_length=1)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import json
 import os
 import select
@@ -195,20 +196,18 @@ def chunks(lines: Iterable[str]) -> Iterator[list[str]]:
 
 
 def read_lines(path: str, max_line_chars: int) -> Lines:
-    """Read all lines of a UTF-8 file, plain or gzip (by its first bytes; a plain file named .gz is refused).
+    """Read all lines of a UTF-8 file, plain, gzip or zstd (see `open_file`).
 
     A byte order mark is dropped, CRLF is a line end, a last line without line end counts. Memory stays within
     a few times ``max_line_chars`` for a line of any length; longer lines are truncated and counted.
 
     Raises:
-        DataError: The file is missing, unreadable, empty, not UTF-8, broken gzip, or plain but named
-            .gz, or holds a NUL character.
+        DataError: The file is missing, unreadable, empty, not UTF-8, broken, or plain but named .gz or .zst,
+            or holds a NUL character.
     """
     try:
         with open_file(path) as file:
             lines = _split(file, path, max_line_chars)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise DataError(f"{path}: broken gzip file ({error}); fetch or compress it again") from error
     except OSError as error:
         raise DataError(unreadable(path, error)) from error
     if not lines.lines:
@@ -221,12 +220,23 @@ def has_text(lines: Iterable[str]) -> bool:
     return any(char.isprintable() and not char.isspace() for line in lines for char in line)
 
 
+_MAGIC = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd"}
+_COMPRESSION_OF = {".gz": "gzip", ".zst": "zstd"}
+
+
+def without_compression(name: str) -> str:
+    """Return a file's name without ``.gz`` or ``.zst``."""
+    return name.removesuffix(".gz").removesuffix(".zst")
+
+
 @contextmanager
 def open_file(path: str) -> Iterator[IO[bytes]]:
-    """Open a file or a pipe, plain or gzip, to read its uncompressed bytes once.
+    """Open a file or a pipe, plain or compressed, to read its uncompressed bytes once.
+
+    Its first bytes tell gzip and zstd.
 
     Raises:
-        DataError: It is a device, or plain but named .gz.
+        DataError: It is a device, or broken, or another thing than its name says: plain, but named .gz.
         OSError: It cannot be read, or is a pipe to which nobody writes.
     """
     where = expand(path)
@@ -235,11 +245,30 @@ def open_file(path: str) -> Iterator[IO[bytes]]:
     # An unnamed pipe, such as a shell passes as /dev/fd/63, resolves to a name that does not exist.
     opener = _open_named_pipe if Path(os.path.realpath(where)).is_fifo() else None
     with open(where, "rb", opener=opener) as file:
-        head = file.peek(2)[:2]  # a pipe's first bytes cannot be read again
-        is_gzip = head == b"\x1f\x8b"
-        if where.suffix == ".gz" and head and not is_gzip:
-            raise DataError(f"{path}: named .gz but not a gzip file; rename it, or compress it with gzip")
-        yield cast(IO[bytes], gzip.GzipFile(fileobj=file)) if is_gzip else file
+        head = file.peek(4)  # a pipe's first bytes cannot be read again
+        kind = next((kind for kind, magic in _MAGIC.items() if head.startswith(magic)), None)
+        named = _COMPRESSION_OF.get(where.suffix, kind)
+        if head and named != kind:
+            raise DataError(
+                f"{path}: named {where.suffix} but not a {named} file; rename it, or compress it with {named}"
+            )
+        try:
+            yield _uncompressed(file, kind)
+        except (OSError, EOFError, zlib.error) as error:
+            # An error with a number is the file system's, not the content's.
+            if kind is None or getattr(error, "errno", None) is not None:
+                raise
+            raise DataError(f"{path}: broken {kind} file ({error}); fetch or compress it again") from error
+
+
+def _uncompressed(file: io.BufferedReader, kind: str | None) -> IO[bytes]:
+    if kind == "gzip":
+        return cast(IO[bytes], gzip.GzipFile(fileobj=file))
+    if kind == "zstd":
+        import pyarrow  # takes .3 s to import; Python has zstd from 3.14 on
+
+        return cast(IO[bytes], io.BufferedReader(pyarrow.CompressedInputStream(file, "zstd")))
+    return file
 
 
 def refuse_special(path: Path) -> None:

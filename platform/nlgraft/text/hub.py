@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from nlgraft.basics.errors import DataError
@@ -37,17 +38,27 @@ def load_split(config: HuggingFaceConfig, split: str) -> dict[str, Sequence[str]
     """
     if reason := missing_package():
         raise DataError(reason)
-    import datasets  # pyright: ignore[reportMissingImports]  # an optional extra
-
     hub_split = config.splits[split]
     where = f"{config.path}{f' ({config.name})' if config.name else ''}, split {hub_split}"
     try:
-        rows: Any = datasets.load_dataset(config.path, config.name, split=hub_split, revision=config.revision)
+        rows = _rows(config, hub_split)
     except Exception as error:  # the package raises whatever its file systems and builders raise
         raise DataError(f"{where}: cannot be loaded: {type(error).__name__}: {error}") from error
     if len(rows) == 0:
         raise DataError(f"{where}: the split is empty")
     return {role: _column(rows, column, where, role) for role, column in config.columns().items()}
+
+
+def _rows(config: HuggingFaceConfig, hub_split: str) -> Any:
+    import datasets  # pyright: ignore[reportMissingImports]  # an optional extra
+
+    if not Path(config.path, "dataset_dict.json").exists():
+        return datasets.load_dataset(config.path, config.name, split=hub_split, revision=config.revision)
+    # What `save_to_disk` wrote has no builder that `load_dataset` could call.
+    saved = datasets.load_from_disk(config.path)
+    if hub_split not in saved:
+        raise LookupError(f"it has {', '.join(saved)}, and no slices of them")
+    return saved[hub_split]
 
 
 def _column(rows: Any, column: str, where: str, role: str) -> Sequence[str]:

@@ -95,7 +95,7 @@ def extend(
 
     Args:
         tokenizer: A tokenizer.json, a directory with one, or a hub name.
-        text: Files of plain or gzipped text.
+        text: Files of plain or compressed text.
         out: Directory of the new tokenizer; missing or empty.
         num_tokens: Tokens to add at most.
         min_count: Occurrences that a new token needs.
@@ -122,7 +122,7 @@ def prune(
 
     Args:
         tokenizer: A tokenizer.json, a directory with one, or a hub name.
-        text: Files of plain or gzipped text, in which tokens are counted.
+        text: Files of plain or compressed text, in which tokens are counted.
         out: Directory of the new tokenizer; missing or empty.
         min_count: Occurrences that keep a token.
         size: Number of tokens at most; None for any.

@@ -298,7 +298,7 @@ def _check_request(request: PlanRequest, method: Method, has_text: bool) -> None
 
 
 def read_text(files: Sequence[Path]) -> list[str]:
-    """Read lines of plain or gzipped text, blank ones left out.
+    """Read lines of plain or compressed text, blank ones left out.
 
     Raises:
         DataError: A file is missing, blank, not UTF-8 or broken.

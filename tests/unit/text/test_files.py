@@ -1,7 +1,9 @@
 import gzip
 import os
+import random
 import threading
 
+import pyarrow
 import pytest
 from pydantic import TypeAdapter
 
@@ -14,11 +16,16 @@ def read(path, content, limit=100):
     return read_lines(str(path), limit)
 
 
-def test_plain_and_gzip_are_the_same(tmp_path):
-    content = "ein Hund\nzwei Hünde\n".encode()
-    assert read(tmp_path / "x.de", content).lines == ["ein Hund", "zwei Hünde"]
-    assert read(tmp_path / "x.de.gz", gzip.compress(content)).lines == ["ein Hund", "zwei Hünde"]
-    assert read(tmp_path / "named-otherwise", gzip.compress(content)).lines == ["ein Hund", "zwei Hünde"]
+def zstd(content):
+    return pyarrow.compress(content, codec="zstd", asbytes=True)
+
+
+@pytest.mark.parametrize(("suffix", "compress"), [("", bytes), (".gz", gzip.compress), (".zst", zstd)])
+def test_compressed_files_are_read_in_all_their_parts(tmp_path, suffix, compress):
+    parts = [b"ein Hund\n", "zwei Hünde\n".encode()]
+    content = b"".join(map(compress, parts))
+    for name in (f"x.de{suffix}", "named-otherwise"):
+        assert read(tmp_path / name, content).lines == ["ein Hund", "zwei Hünde"]
 
 
 @pytest.mark.parametrize(
@@ -68,11 +75,12 @@ def test_text_with_nul_characters_is_refused(tmp_path):
         read(tmp_path / "x", "ab\n".encode("utf-16-le"))
 
 
-def test_a_broken_gzip_file_is_refused(tmp_path):
-    whole = gzip.compress(b"abc\n" * 1000)
+@pytest.mark.parametrize("compress", [gzip.compress, zstd])
+def test_a_broken_file_is_refused(tmp_path, compress):
+    whole = compress(random.Random(1).randbytes(500).hex().encode())
     for broken in (whole[:-12], whole[:10] + b"\xff" * 20 + whole[30:]):
-        with pytest.raises(DataError, match="broken gzip"):
-            read(tmp_path / "x.gz", broken)
+        with pytest.raises(DataError, match=r"broken (gzip|zstd)"):
+            read(tmp_path / "x", broken)
 
 
 def test_a_missing_file_says_where_and_what_is_there(tmp_path, monkeypatch):

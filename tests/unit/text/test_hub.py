@@ -119,3 +119,11 @@ def test_a_failed_download_is_told(monkeypatch, error):
     monkeypatch.setattr(utils, "get_source_file", fails)
     with pytest.raises(DataError, match="wmt14/full en-de"):
         test_set_files("wmt14/full", "en-de")
+
+
+def test_what_save_to_disk_wrote_is_read(hub, tmp_path):
+    datasets = sys.modules["datasets"]  # the stand-in
+    datasets.load_from_disk = lambda path: {"validation": Rows([{"text": path}], ["good"])}
+    (tmp_path / "dataset_dict.json").write_text('{"splits": ["validation"]}')
+    streams = load_split(config(path=str(tmp_path), sources="text"), "dev")
+    assert (streams["source 0"], hub) == ([str(tmp_path)], [])

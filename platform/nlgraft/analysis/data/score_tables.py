@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nlgraft.basics.errors import DataError
-from nlgraft.text.files import read_json, read_lines
+from nlgraft.text.files import read_json, read_lines, without_compression
 
 _MAX_CHARS = 10_000_000
 _MOST_PROBLEMS = 12
@@ -195,7 +195,7 @@ def _rows(path: str, table: ScoreTable) -> Iterator[Row]:
             yield from _comet(path, document)
             return
         rows = [(f"{path}, entry {number}", row) for number, row in enumerate(document, 1)]
-    elif path.removesuffix(".gz").endswith(".jsonl"):
+    elif without_compression(path).endswith(".jsonl"):
         places = [f"{path}, line {number}" for number in range(1, len(lines) + 1)]
         rows = [(where, _parsed(line, where, table)) for where, line in zip(places, lines, strict=True)]
     elif _number(lines[0]) is None:

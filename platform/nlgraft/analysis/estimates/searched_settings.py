@@ -1,10 +1,9 @@
 """Which searched setting mattered in a cell.
 
-**It describes the trials that ran and tests nothing.** Importances are Optuna's PED-ANOVA: how far the values
-of a setting among the best trials depart from those among all. They are given as shares of their sum, beside
-what the same trials show when their objectives are shuffled: the value that one of twenty shuffles exceeds.
-A setting below that did no more than chance would; one above it need not matter either, where there are
-several settings, few trials, or a sampler that looked where it had been lucky.
+**It describes the trials that ran.** Importances are Optuna's PED-ANOVA: how far the values of a setting
+among the best trials depart from those among all, as shares of their sum. Two settings that do nothing share
+100 %, so beside each stands how often shuffled objectives differ as much between the choices, or between four
+parts of the range, of any setting: where none matters, one search of twenty has a setting with p <= .05.
 
 Only trials that finished with a finite objective count. A trial in which a setting is not searched, because
 its condition does not hold, tells nothing of it.
@@ -19,17 +18,20 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from scipy.stats import rankdata
 
 from nlgraft.analysis.data.results import Importance, Results
 from nlgraft.analysis.data.trials import CellResult
-from nlgraft.study.data.space import Domain
+from nlgraft.study.data.space import CategoricalDomain, Domain, same
 
 MANY = 30
 """Finished trials from which importances are worth reading."""
 
 _FEWEST = 10
-_NUM_SHUFFLES = 40
-_EXCEEDED = 0.95
+_NUM_SHUFFLES = 999
+_MOST_GROUPS = 4
+_FEWEST_IN_GROUP = 5
+_LEVEL = 0.05
 _RANDOM_SEED = 20261124
 
 Tried = tuple[Mapping[str, Any], float]
@@ -43,19 +45,20 @@ class SearchedSetting:
     Attributes:
         path: Its dotted path.
         share: Its importance as a share of the sum over settings; None with too few trials.
-        by_chance: The share that one of twenty shuffles exceeds, at most 1; None likewise.
+        p: Share of shuffles of the objectives in which some setting is as far above chance; None with too few
+            trials that have it.
         num_without: Trials in which it was not searched.
     """
 
     path: str
     share: float | None
-    by_chance: float | None
+    p: float | None
     num_without: int
 
     @property
     def stands_out(self) -> bool:
-        """True if its importance is above what shuffled trials show."""
-        return self.share is not None and self.by_chance is not None and self.share > self.by_chance
+        """True if it is farther above chance than settings of one of twenty shuffles are."""
+        return self.p is not None and self.p <= _LEVEL
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,7 @@ class CellSettings:
             {
                 "setting": setting.path,
                 "importance": setting.share,
-                "by_chance": setting.by_chance,
+                "p": setting.p,
                 "stands_out": setting.stands_out,
                 "trials_without": setting.num_without,
             }
@@ -111,9 +114,10 @@ def searched_settings(result: Results, cell: CellResult) -> CellSettings | None:
         return None
     # A configuration that was proposed again brought the same result, not another one.
     tried = list({json.dumps(params, sort_keys=True): (params, value) for params, value in finite}.values())
-    shares, by_chance = _shares(result.importance, search.space, objective.direction, tried)
+    shares = _shares(result.importance, search.space, objective.direction, tried)
+    p_values = _p_values(search.space, tried) if shares else {}
     settings = [
-        SearchedSetting(path, shares.get(path), by_chance.get(path), len(tried) - num_with)
+        SearchedSetting(path, shares.get(path), p_values.get(path), len(tried) - num_with)
         for path in search.space
         if (num_with := sum(path in params for params, _ in tried))
     ]
@@ -128,31 +132,53 @@ def _shares(
     space: Mapping[str, Domain],
     direction: Literal["maximize", "minimize"],
     tried: Sequence[Tried],
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Return importances by path, and what shuffled trials exceed once in twenty, as shares of their sum."""
+) -> dict[str, float]:
     importances = {} if importance is None or len(tried) < _FEWEST else importance(space, direction, tried)
     total = sum(importances.values())
-    if importance is None or total <= 0:
-        return {}, {}
+    return {path: value / total for path, value in importances.items()} if total > 0 else {}
+
+
+def _p_values(space: Mapping[str, Domain], tried: Sequence[Tried]) -> dict[str, float]:
+    """Return by path how many of a thousand shuffles of the objectives have some setting as far above chance.
+
+    A setting that too few trials have is missing.
+    """
     # A fixed seed: a report that is made again shows the same figures.
     rng = np.random.default_rng(_RANDOM_SEED)
-    values = np.array([value for _, value in tried])
-    shuffled = [
-        importance(
-            space,
-            direction,
-            [
-                (params, float(value))
-                for (params, _), value in zip(tried, rng.permutation(values), strict=True)
-            ],
-        )
-        for _ in range(_NUM_SHUFFLES)
-    ]
-    by_chance = {
-        path: min(1.0, float(np.quantile([chances[path] for chances in shuffled], _EXCEEDED)) / total)
-        for path in importances
+    ranks = rankdata([value for _, value in tried])
+    shuffled = np.stack([ranks, *(rng.permutation(ranks) for _ in range(_NUM_SHUFFLES))])
+    spreads = {}
+    for path, domain in space.items():
+        has_path = np.array([path in params for params, _ in tried])
+        groups = _groups([params[path] for params, _ in tried if path in params], domain)
+        if groups is not None:
+            spreads[path] = _spread(shuffled[:, has_path], groups)
+    if not spreads:
+        return {}
+    # By itself each setting's spread has a p-value, in the trials and in each shuffle. The smallest over
+    # settings is what a reader sees first, so that is what is compared (Westfall and Young 1993).
+    p_values = rankdata(-np.stack([*spreads.values()], axis=1), axis=0, method="max") / len(shuffled)
+    smallest = p_values.min(axis=1)
+    return {
+        path: float(np.mean(smallest <= p_value)) for path, p_value in zip(spreads, p_values[0], strict=True)
     }
-    return {path: value / total for path, value in importances.items()}, by_chance
+
+
+def _groups(values: Sequence[Any], domain: Domain) -> np.ndarray | None:
+    """Number the choices, or the parts of a range that have equally many trials; None with too few trials."""
+    num_groups = min(_MOST_GROUPS, len(values) // _FEWEST_IN_GROUP)
+    if num_groups < 2:
+        return None
+    if isinstance(domain, CategoricalDomain):
+        return np.array([next(n for n, c in enumerate(domain.choices) if same(c, value)) for value in values])
+    return (rankdata(values) / (len(values) + 1) * num_groups).astype(int)
+
+
+def _spread(ranks: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """Return the sum of squares between groups of each row, as in the test of Kruskal and Wallis (1952)."""
+    members = groups == np.unique(groups)[:, None]
+    sums = ranks @ members.T
+    return (sums**2 / members.sum(axis=1)).sum(axis=1) - ranks.sum(axis=1) ** 2 / ranks.shape[1]
 
 
 def _caveats(num_trials: int, num_repeated: int, num_left_out: int, sampler: str) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from nlgraft.analysis.rendering.typesetting import (
     make_table,
     num_decimals,
     number,
+    probability,
 )
 from nlgraft.basics.wording import count
 from nlgraft.study.data.space import Domain
@@ -113,9 +114,9 @@ def _param(value: Any) -> str:
 
 _NUM_NAMED = 4
 _NOTE = (
-    "A description of the trials that ran, not a test. Importance: how far a setting's values among the best "
-    "trials depart from those among all (PED-ANOVA), as a share of the sum; in brackets what one of twenty "
-    "shuffles of the same trials exceeds. • marks those above it; the others did no more than chance would."
+    "Importance: how far a setting's values among the best trials depart from those among all (PED-ANOVA), "
+    "as a share of the sum. In brackets p: how many shuffles of the same trials' objectives differ as much "
+    "between the values of any setting. • marks p ≤ 0.05; the others did no more than chance would."
 )
 
 
@@ -129,10 +130,7 @@ def which_setting(result: RecordedResults) -> str:
         f"; {count(len(cells) - _NUM_NAMED, 'further cell')} in the report" if len(cells) > _NUM_NAMED else ""
     )
     objective = result.study.objective.metric
-    return (
-        f"Which setting mattered for {objective} (a description of the trials, not a test): "
-        f"{'; '.join(shown)}{more}."
-    )
+    return f"Which setting mattered for {objective} in these trials: {'; '.join(shown)}{more}."
 
 
 def _leading(cell: CellSettings) -> str:
@@ -174,4 +172,4 @@ def _share(setting: SearchedSetting | None) -> str:
     if setting is None or setting.share is None:
         return NOTHING
     mark = f"{NO_BREAK}•" if setting.stands_out else ""
-    return f"{number(setting.share, 2)}{NO_BREAK}({number(setting.by_chance, 2)}){mark}"
+    return f"{number(setting.share, 2)}{NO_BREAK}({probability(setting.p)}){mark}"

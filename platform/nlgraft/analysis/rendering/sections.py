@@ -82,7 +82,7 @@ def sections(result: RecordedResults) -> list[Section]:
             "Which setting mattered",
             search_tables.importance_table(result),
             search_tables.which_setting(result),
-            caption="A description, not a test.",
+            caption="p is corrected for the number of settings of a cell.",
         ),
         Section("trials", "Trials", text=trials_text),
         Section("every-trial", "Every trial", tables.trials_table(result), depth=3, is_folded=True),
