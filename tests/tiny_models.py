@@ -147,7 +147,7 @@ CASES = {
     "trice_mbart": lambda: _case("trice", num_sources=3, **MBART_STYLE),
     "trice_coarse_joint": lambda: _case(
         "trice",
-        fine_encoder={"num_layers": 2, "cross_memory": "coarse", "self_scope": "joint", "norm": "pre"},
+        fine_encoder={"num_layers": 2, "cross_memory": "coarse", "norm": "pre"},
     ),
     "ffn_adapter": lambda: _case("trice", fine_encoder={"ffn_adapter": "per_layer"}),
     "prlm": lambda: _case("prlm", "electra"),

@@ -173,7 +173,7 @@ def others_of(annotation: Any, value: Any) -> Iterator[Any]:
     elif origin is Literal:
         yield from (choice for choice in get_args(annotation) if choice != value)
     elif annotation is type(None):
-        yield None
+        yield from () if value is None else (None,)
     elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield from _instances(annotation)
     elif origin in (tuple, list, Sequence):

@@ -49,7 +49,7 @@ EXPERIMENTS = {
     "upstream_tokenizer.dropout": ({"kind": "bpe"}, (0.5,)),
     "downstream_tokenizer.dropout": ({"kind": "bpe"}, (0.5,)),
     "fusion.dropnet_probability": (
-        {"merge": "dropnet", "dropnet_probability": 1.0, "dropnet_probabilities": None},
+        {"merge": "dropnet", "dropnet_probability": 1.0},
         (0.1,),
     ),
 }

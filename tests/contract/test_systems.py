@@ -18,6 +18,7 @@ from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
 from nlgraft.study.data import paths
+from nlgraft.study.reading.knobs import knobs as knobs_of
 from nlgraft.study.reading.system_import import load_system
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.corpus_config import CorpusConfig
@@ -51,6 +52,8 @@ def test_a_system_has_the_layout_that_all_have(path):
     assert sorted(module.__all__) == ["Config", "DESCRIPTION", "METRICS", "PAPER", "stage_graph"]
     for name in ("config", "metrics", "graph"):
         assert f"{name}.py" in (ROOT / "trainables" / "README.md").read_text("utf-8")
+    undescribed = [knob.path for knob in knobs_of(module.Config) if not knob.description]
+    assert [setting for setting in undescribed if not setting.endswith(".corpus")] == []
 
 
 @pytest.mark.parametrize("path", SYSTEMS)

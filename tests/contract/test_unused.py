@@ -38,8 +38,9 @@ UNREAD = {
     "CTranslate2 reads what is set on its specification": {
         "layer_norm_epsilon", "bos_token", "eos_token", "decoder_start_token", "scale_embeddings", "gamma",
     },
-    "fingerprints of stored translations, scores, plans and generators hold them": {
+    "fingerprints of stored translations, scores, plans and trainings hold them": {
         "engine", "dev_precision", "norm_match", "distillation_reduction", "distillation_align",
+        "dropnet_probabilities", "has_memory_norm", "is_norm_affine", "self_scope",
     },
     "zipfile writes the comment that is set": {"comment"},
     "whoever calls the Python API": {"events", "from_dict", "log_probability"},

@@ -31,16 +31,14 @@ def drawn(kind):
 
 
 def test_attention_weighs_by_similarity_to_its_vector():
-    """Invariant V2: softmax of [ln 3, 0] is [.75, .25]; a further 1/|S| only with scale inv_size."""
+    """Invariant V2: softmax of [ln 3, 0] is [.75, .25]; no further 1/|S|."""
     assert generated(generator("att", LN3))[0].tolist() == pytest.approx([0.75, 0.25])
-    literal = generator("att", LN3, scale="inv_size")
-    assert generated(literal)[0].tolist() == pytest.approx([0.375, 0.125])
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 10])
 @pytest.mark.parametrize("kind", ["att", "patt"])
 def test_zero_weights_are_the_average_exactly(kind, size):
-    """Invariant V3: with W=0, ATT and PATT are AVG bit for bit; the literal scale divides it by |S|."""
+    """Invariant V3: with W=0, ATT and PATT are AVG bit for bit."""
     torch.manual_seed(0)
     table = torch.randn(30, 8)
     lookup = (torch.randint(0, 30, (20, size)), torch.randint(0, 6, (20, size)), table)
@@ -48,8 +46,6 @@ def test_zero_weights_are_the_average_exactly(kind, size):
     made = EmbeddingGenerator(kind, 8)
     assert torch.equal(made.weights(table[lookup[0]], lookup[1]), torch.ones(20, size) / size)
     assert torch.allclose(generated(made, *lookup), average, atol=1e-6)
-    literal = EmbeddingGenerator(kind, 8, scale="inv_size")
-    assert torch.allclose(generated(literal, *lookup), average / size, atol=1e-6)
 
 
 def test_each_relation_has_its_own_row():

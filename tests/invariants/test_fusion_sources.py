@@ -49,7 +49,6 @@ def test_parameter_counts_are_the_papers():
     """Invariant F1: exact at d=1024, f=4096, biases and layer norms included."""
     assert [fine_parameters(num_layers=depth) for depth in (1, 2, 3)] == [16_796_672, 33_593_344, 50_390_016]
     assert fine_parameters(num_layers=1, cross_memory="none") == 12_596_224
-    assert fine_parameters(num_layers=1, cross_memory="none", self_scope="joint") == 12_596_224
     assert fine_parameters(ffn_adapter="per_layer") == 100_724_736
     assert fine_parameters(ffn_adapter="top") == 8_393_728
 
@@ -74,7 +73,7 @@ def test_one_source_with_a_fine_encoder_attends_to_nothing(norm):
     model.fine_encoder.norm = None
     coarse = Memory.of(draw(*batch.sources[0].ids.shape, 16), batch.sources[0])
     [fine] = model.fine_encoder([coarse])
-    [x] = layer.attend_self([coarse])
+    x = layer.attend_self(coarse)
     middle = x.states if norm == "pre" else layer.cross_residual.output_norm(x.states)
     expected = layer.ffn_residual.leave(middle, layer.ffn(layer.ffn_residual.enter(middle)))
     assert_near(fine.states, expected)
@@ -230,7 +229,7 @@ def normed(states, times):
         ("post", {"num_layers": 1}, 3),
         ("post", {"num_layers": 2}, 6),
         ("post", {"num_layers": 2, "cross_memory": "coarse"}, 6),
-        ("post", {"num_layers": 2, "cross_memory": "none", "self_scope": "joint"}, 4),
+        ("post", {"num_layers": 2, "cross_memory": "none"}, 4),
         ("post", {"num_layers": 2, "ffn_adapter": "top"}, 7),
         ("post", {"num_layers": 0, "ffn_adapter": "top"}, 1),
     ],

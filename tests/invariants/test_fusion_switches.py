@@ -83,7 +83,6 @@ BASES = (
     {**TWO, **fine()},
     {"source_positions": "learned"},
     fused(),
-    fused(merge="dropnet", dropnet_probabilities=(0.9, 0.1)),
     fused(merge="dropnet"),
     context(is_frozen=False),
     context(BI, is_frozen=False),
@@ -97,11 +96,12 @@ WIRING = ("num_sources", "contexts", "fusion.contexts", "source_context", "targe
 
 
 def settings():
-    """Every setting of each base: base, path, annotation, value."""
+    """Every setting of each base: base, path, annotation, value; constants of fingerprints are none."""
     for base in BASES:
         config = TransformerConfig(**SIZES, **base)
         for path, annotation, value in leaves(config):
-            if path not in WIRING and not path.endswith(("vocab_size", "encoder.kind")):
+            is_constant = not [*others_of(annotation, value)]
+            if not is_constant and path not in WIRING and not path.endswith(("vocab_size", "encoder.kind")):
                 yield config, path, annotation, value
 
 
@@ -151,7 +151,6 @@ UNREAD_SWITCHES = {
         {"position_layout": "marian"},
     ),
     "fine_encoder.cross_memory": (TWO | fine(num_layers=0), fine(num_layers=0, cross_memory="none")),
-    "fine_encoder.self_scope": (TWO | fine(num_layers=0), fine(num_layers=0, self_scope="joint")),
     "fine_encoder.norm": (
         TWO | fine(num_layers=0, ffn_adapter="top"),
         fine(num_layers=0, ffn_adapter="top", norm="pre"),
@@ -214,9 +213,6 @@ EXCLUSIVE = {
     ("is_frozen", "lr_multiplier"): {**context(lr_multiplier=0.1)},
     ("has_frozen_dropout", "is_frozen"): {**context(is_frozen=False, has_frozen_dropout=True)},
     ("dropnet", "merge"): {**fused(dropnet_probability=0.5)},
-    ("dropnet_probability", "dropnet_probabilities"): {
-        **fused(merge="dropnet", dropnet_probability=0.5, dropnet_probabilities=(0.1, 0.1)),
-    },
     ("index", "kind"): {**pooled(kind="mean", index=3)},
     ("weight_dropout", "kind"): {**pooled(kind="mean", weight_dropout=0.1)},
     ("is_centred", "kind"): {**pooled(kind="output", is_centred=True)},

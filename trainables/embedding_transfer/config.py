@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import reduce
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import Field, ValidationError
@@ -82,7 +83,6 @@ def _with(methods: Iterable[str], others: Condition | None = None) -> Condition:
 
 _PRETRAINED = _with(name for name in _METHODS if name not in UNTRAINED_METHODS)
 _WITH_UPSTREAM_TEXT = _with(name for name in _METHODS if name != "single_run")
-_WITH_NEW_ROWS = _with(name for name in _EXCHANGING if name != "independent_encoder")
 _TRANSLATED: Condition = {"masked_lm": (None,)}
 _PAIRS_PRETRAINED: Condition = {**_PRETRAINED, **_TRANSLATED}
 READ_WHEN: ReadWhen = {
@@ -110,13 +110,20 @@ READ_WHEN: ReadWhen = {
     ),
     "transfer.sides": (_with((*PRETRAINED_VOCABULARIES, *_EXCHANGING)),),
     "transfer.cap": (_with(SIMILAR_METHODS),),
-    "transfer.new_rows_first_steps": (_WITH_NEW_ROWS,),
     "vectors": (_with(VECTOR_METHODS),),
     "independent": (_with(("independent_encoder",)),),
     "masked_lm.downstream_tokenizer": (_with(_EXCHANGING),),
 }
 """Settings that only some arms read: see `nlgraft.basics.strict_config`."""
 
+# A masked language model has one table, decodes nothing, and its loss is not smoothed.
+_OF_ENCODER_DECODERS = (
+    *("tokenizers", "model", "independent", "decode", "score"),
+    *("transfer.sides", "generator.decoder_rates", "upstream.objective"),
+    *("upstream.num_bleu_sentences", "downstream.num_bleu_sentences"),
+    *("upstream.train.label_smoothing", "upstream.train.smoothing_kind"),
+    *("downstream.train.label_smoothing", "downstream.train.smoothing_kind"),
+)
 
 Sides = Literal["decoder", "encoder", "both"]
 
@@ -214,8 +221,6 @@ class GeneratorConfig(OneOfSeveral):
 
     distillation_lambda: float = Field(default=0.5, ge=0)
     """Weight of the distillation loss L_d beside the pretraining loss L_p (eq. 5); 0: no distillation."""
-    scale: Literal["none", "inv_size"] = "none"
-    """Factor on generated rows: none (authors' code), or 1/|S_m| as printed in equations 2 and 3."""
     decoder_rates: RatesConfig = RatesConfig()
     """Splits and merges in target sentences."""
     encoder_rates: Annotated[RatesConfig, defaulting(min_split_chars=7)] = RatesConfig(min_split_chars=7)
@@ -255,6 +260,7 @@ class GeneratorConfig(OneOfSeveral):
             **_shared(self),
             **{name: getattr(upstream, name) for name in ("label_smoothing", "smoothing_kind", "precision")},
             betas=BETAS,
+            # Untrained, a generator is AVG-EG: a training that only makes it worse ends with that.
             is_evaluated_at_start=True,
             best_metric="generator/dev_loss",
         )
@@ -281,6 +287,7 @@ class IndependentConfig(StrictConfig):
 
     def train_config(self, downstream: SmoothedTrainConfig) -> SmoothedTrainConfig:
         """Describe the first phase; batches, optimiser and loss are those of the finetuning."""
+        # The finetuning goes on from the best weights of this phase, so it ends by its steps alone.
         plain = {"max_epochs": None, "patience": None, "average_last": None, "best_metric": "dev/loss"}
         return SmoothedTrainConfig(**{**downstream.model_dump(), **plain, **_shared(self)})
 
@@ -303,10 +310,6 @@ class TransferConfig(StrictConfig):
     cap: int | None = Field(default=10, ge=1)
     """Maximum number of similar tokens of a new token: first its subwords, then the tokens that contain it,
     by id; null: no maximum (authors' code: 10; the paper does not say)."""
-    new_rows_first_steps: int = Field(default=0, ge=0)
-    """Number of initial finetuning steps in which only the new rows are trained, that is, rows of exchanged
-    tables and entries of the output bias that are neither copied nor special (not in the paper).
-    independent_encoder has a first phase of its own instead."""
 
 
 class Config(StrictConfig):
@@ -360,9 +363,6 @@ class Config(StrictConfig):
                         f"model.tying is 'all' with tokenizers.{name}.is_shared false: one table needs one "
                         "vocabulary; set is_shared true, or model.tying to decoder"
                     )
-        steps, limit = self.transfer.new_rows_first_steps, self.downstream.train.max_steps
-        if limit is not None and steps > limit:
-            yield f"transfer.new_rows_first_steps is {steps}, more than downstream.train.max_steps {limit}"
 
     def _training_problems(self) -> Iterator[str]:
         """Find settings of the two short trainings that contradict those they inherit."""
@@ -377,27 +377,16 @@ class Config(StrictConfig):
 
     def _masked_lm_problems(self) -> Iterator[str]:
         """Find settings that do not apply to a masked language model."""
-        for name in ("tokenizers", "model", "independent", "decode", "score"):
-            if getattr(self, name) != type(self).model_fields[name].default:
-                yield f"masked_lm and {name} are both given: {name} is of translation models; leave one out"
+        for path in _OF_ENCODER_DECODERS:
+            *outer, name = path.split(".")
+            part = reduce(getattr, outer, self)
+            if getattr(part, name) != type(part).model_fields[name].default:
+                yield f"masked_lm and {path} are both given: {path} is of encoder-decoders; leave one out"
         if self.transfer.method not in MASKED_LM_METHODS:
             yield (
                 f"transfer.method is {self.transfer.method} with masked_lm, which supports "
                 f"{', '.join(MASKED_LM_METHODS)}; choose one of these, or leave masked_lm out"
             )
-        smoothing = ("label_smoothing", "smoothing_kind")
-        one_table = "which has one table and decodes nothing"
-        for path, part, names, why in (
-            ("upstream.train", self.upstream.train, smoothing, "whose loss is not smoothed"),
-            ("downstream.train", self.downstream.train, smoothing, "whose loss is not smoothed"),
-            ("transfer", self.transfer, ("sides",), one_table),
-            ("generator", self.generator, ("decoder_rates",), one_table),
-            ("upstream", self.upstream, ("objective", "num_bleu_sentences"), one_table),
-            ("downstream", self.downstream, ("num_bleu_sentences",), one_table),
-        ):
-            for name in names:
-                if (setting := getattr(part, name)) != type(part).model_fields[name].default:
-                    yield f"{path}.{name} is {setting} with masked_lm, {why}; leave {path}.{name} out"
 
     def _role_problems(self) -> Iterator[str]:
         for name in ("upstream", "downstream"):

@@ -7,6 +7,7 @@ Source: Liu et al. (2021), section 3.3; probabilities from the authors' code, wi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -85,23 +86,22 @@ class Perturber:
             generator: Source of randomness; one of its own for every sentence and epoch.
             is_kept: True for tokens whose words must not be changed; empty: none.
         """
-        words = self.words(ids)
         tokens: list[int | Tok] = []
         numbers: list[int] = []
         start = 0
-        for end in range(1, len(ids) + 1):
-            if end < len(ids) and words[end] == words[start]:
-                continue
+        for word, count in Counter(self.words(ids)).items():
+            end = start + count
             is_fixed = any(is_kept[start:end])
             changed = ids[start:end] if is_fixed else self._change_word(ids[start:end], generator.random)
             tokens.extend(changed)
-            numbers.extend([words[start]] * len(changed))
+            numbers.extend([word] * len(changed))
             start = end
         return ChangedSentence(tokens, numbers)
 
     def _change_word(self, ids: Sequence[int], draw: Callable[[], float]) -> list[int | Tok]:
         """Split tokens of a word; where none was split, merge some."""
         pieces: list[list[Tok]] = [self._split(identity, draw) for identity in ids]
+        # A word is not merged as well, which could undo its cuts.
         if any(len(parts) > 1 for parts in pieces):
             changed: list[int | Tok] = []
             for identity, parts in zip(ids, pieces, strict=True):
@@ -119,6 +119,7 @@ class Perturber:
         cuts: list[int] = []
         for index, offset in enumerate(boundaries):
             previous = cuts[-1] if cuts else 0
+            # Single characters are cut off at a rate of their own.
             leaves_one = previous == (boundaries[index - 1] if index else 0) or index == len(boundaries) - 1
             if draw() >= (rates.cut_edge if leaves_one else rates.cut):
                 continue

@@ -6,8 +6,7 @@ masked language model.
 Shape letters: B sentences, T and S positions of the original and the changed sequence, D width, N new tokens
 of a batch, W similar tokens, V old vocabulary, R predicted positions.
 Source: Liu et al. (2021), sections 3.2 and 3.3. Deviation: weights sum to one. Equations 2 and 3 print a
-further factor 1/|S_m|, which is absent from the authors' code and would shrink every generated row;
-`scale="inv_size"` restores it.
+further factor 1/|S_m|, which is absent from the authors' code and would shrink every generated row.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from torch.func import functional_call
 from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.masked_lm_models import MaskedBatch, MaskedLM
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.stages.run.training_task import EXCHANGED
+from nlgraft.stages.run.exchange_stages import TABLES
 from nlgraft.stages.shared_kinds import SIDE
 from nlgraft.training.losses import Loss, smoothed_cross_entropy
 from nlgraft.training.train_config import SmoothingKind
@@ -33,8 +32,12 @@ from nlgraft.vocab.methods.registry import weighted_rows
 from nlgraft.vocab.methods.similar import NUM_RELATIONS, Relation, Similar
 
 Kind = Literal["att", "patt"]
-Scale = Literal["none", "inv_size"]
 
+EXCHANGED = {
+    "encoder": (TABLES["encoder"],),
+    "decoder": (TABLES["decoder"], "output_projection.weight", "output_projection.bias"),
+}
+"""Parameters of an encoder-decoder whose rows are a side's tokens."""
 CHUNK_TOKENS = 4096
 """Tokens generated at once when a whole vocabulary is generated: limits memory, does not affect results."""
 
@@ -45,17 +48,10 @@ class EmbeddingGenerator(nn.Module):
     ATT has one weight vector, PATT one for each relation. They begin with zeros, with which both are AVG.
     """
 
-    def __init__(self, kind: Kind, d_model: int, *, scale: Scale = "none") -> None:
-        """Build the generator.
-
-        Args:
-            kind: att (eq. 2) or patt (eq. 3).
-            d_model: Width D.
-            scale: ``inv_size`` multiplies by 1/|S_m| as equations 2 and 3 print it.
-        """
+    def __init__(self, kind: Kind, d_model: int) -> None:
+        """Build a generator of width D: att (eq. 2) or patt (eq. 3)."""
         super().__init__()
         self.kind = kind
-        self.scale = scale
         self.weight = nn.Parameter(torch.zeros((d_model,) if kind == "att" else (NUM_RELATIONS, d_model)))
 
     def weights(self, rows_NWD: Tensor, relations_NW: Tensor) -> Tensor:
@@ -66,8 +62,7 @@ class EmbeddingGenerator(nn.Module):
             relations_NW: ``Relation`` of each slot, PAD where there is no token.
 
         Returns:
-            Weights [N, W], zero in padded slots; they sum to one (to 1/|S_m| with ``inv_size``) wherever
-            there is a similar token.
+            Weights [N, W], zero in padded slots; they sum to one wherever there is a similar token.
         """
         valid_NW = relations_NW != int(Relation.PAD)
         if self.kind == "att":
@@ -79,10 +74,7 @@ class EmbeddingGenerator(nn.Module):
         scores_NW = scores_NW.masked_fill(~valid_NW, float("-inf"))
         # a token without similar tokens has no softmax: its weights are zero, not NaN
         scores_NW = scores_NW.masked_fill(~valid_NW.any(1, keepdim=True), 0.0)
-        weights_NW = scores_NW.softmax(1) * valid_NW
-        if self.scale == "inv_size":
-            weights_NW = weights_NW / valid_NW.sum(1, keepdim=True).clamp(min=1)
-        return weights_NW
+        return scores_NW.softmax(1) * valid_NW
 
 
 def combine(weights_NW: Tensor, rows_NWD: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from nlgraft.stages.masked_lm_graph import (
     MaskedText,
     TrainMaskedSettings,
 )
-from nlgraft.stages.released_graph import MarianSide, Released, language_view, released
+from nlgraft.stages.released_graph import Released, language_view, released
 from nlgraft.stages.seq2seq_graph import DecodingSettings, EncodedText, TrainInputs, TrainSettings
 from nlgraft.stages.shared_kinds import (
     EXCHANGE,
@@ -71,11 +71,10 @@ class GeneratorSettings(TrainingSettings[SmoothedTrainConfig]):
     """Probabilities of splits and merges, by perturbed side."""
     cap: int | None
     """Maximum number of similar tokens of a token."""
-    scale: Literal["none", "inv_size"]
-    """Factor on generated rows."""
     distillation_lambda: float
     """Weight of L_d."""
     # Constants: fingerprints of stored generators hold them.
+    scale: Literal["none"] = "none"
     order: Literal["id"] = "id"
     init: Literal["zeros"] = "zeros"
     distillation_reduction: Literal["sum_dim"] = "sum_dim"
@@ -223,7 +222,6 @@ class _Trial(ABC):
             },
             train=config.train_config(pretraining),
             cap=transfer.cap,
-            scale=config.scale,
             distillation_lambda=config.distillation_lambda,
             num_dev_sentences=config.num_dev_sentences,
             masked_spans=self.masked_spans,
@@ -234,6 +232,7 @@ class _Trial(ABC):
         inputs = GeneratorInputs(
             model=self.learner, encoded=self.upstream_text.encoded, tokenizers=tokenizers
         )
+        # A generator belongs to the pretrained model in which it learned, and is shared as that is.
         seed = self.seed if config.is_per_seed else self.upstream_seed
         return GENERATOR.stage("generator", settings, inputs, seed=seed)
 
@@ -329,7 +328,6 @@ class _MaskedLMTrial(_Trial):
             train=self.config.downstream.train,
             masking=self.model.masking,
             scoring=self.model.scoring,
-            new_rows_first_steps=self.config.transfer.new_rows_first_steps if self.is_exchanged else 0,
             report_steps=REPORT_STEPS,
         )
         start = self.transfer if self.is_exchanged else self.upstream
@@ -362,17 +360,10 @@ class _TranslationTrial(_Trial):
     def tokenizers(self, domain: str) -> dict[str, Stage]:
         """The vocabularies of a domain, by stream."""
         if domain == "upstream" and self.config.upstream.checkpoint is not None:
-            if self.languages:
-                tokens = tuple(self.language_tokens)
-                shared = self.released.tokenizer("upstream_shared_tokenizer", tokens)
-                return dict.fromkeys((SOURCE, TARGET), shared)
-            if not self.is_text:
-                sides: tuple[MarianSide, ...] = ("source", "target")
-                made = [self.released.marian_tokenizer(f"upstream_{side}_tokenizer", side) for side in sides]
-                return dict(zip((SOURCE, TARGET), made, strict=True))
-            return dict.fromkeys((SOURCE, TARGET), self.released.tokenizer("upstream_shared_tokenizer"))
+            return self.released.tokenizers(tuple(self.language_tokens))
         read = ("upstream", "downstream") if domain == "joint" else (domain,)
         corpora = {name: self.corpus(name) for name in read}
+        # Pretraining on text reads the mask, which finetuning never sees.
         special = (MASK_TOKEN,) if domain == "upstream" and self.is_text else ()
         if self.languages:  # with the ids that they have in the checkpoint's vocabulary, renumbered
             special = (MASK_TOKEN, *self.language_tokens)
@@ -424,6 +415,7 @@ class _TranslationTrial(_Trial):
 
     def encoded(self, domain: str, tokenizers: Mapping[str, Stage]) -> EncodedText:
         is_text = domain == "upstream" and self.is_text
+        # An encoder alone has no target.
         if is_text and self.masking is not None:
             tokenizers = {SOURCE: tokenizers[SOURCE]}
         return pieces.encode(
@@ -515,16 +507,14 @@ class _TranslationTrial(_Trial):
 
     @cached_property
     def finetuned(self) -> Stage:
-        upstream, transfer = self.config.upstream, self.config.transfer
-        has_new_rows = self.is_exchanged and self.method != "independent_encoder"
-        is_sized_by_checkpoint = self.masking is not None and upstream.checkpoint is not None
+        is_sized_by_checkpoint = self.masking is not None and self.config.upstream.checkpoint is not None
         architecture = None
+        # The arm without pretraining must be as large as those that it is compared with.
         if not self.is_pretrained and is_sized_by_checkpoint:
-            architecture = self.released.architecture("checkpoint_architecture")
+            architecture = self.released.architecture()
         settings = TrainSettings(
             **self._phase("downstream", self.config.downstream),
             model=None if self.is_pretrained or architecture else self.config.model.transformer(),
-            new_rows_first_steps=transfer.new_rows_first_steps if has_new_rows else 0,
         )
         return pieces.train(
             "finetuned",
@@ -541,6 +531,7 @@ class _TranslationTrial(_Trial):
         """The last stage: all scores of the trial."""
         score = self.config.score
         further = {}
+        # A model of monolingual text translates nothing that could be scored.
         if self.is_pretrained and not self.is_text:
             further["upstream"] = pieces.upstream_scores(
                 self.upstream, self.upstream_text, decode=self.config.decode, score=score, view=self.view

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.artifact import write_metrics
@@ -17,7 +17,6 @@ from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.run.exchange_stages import write_plans
 from nlgraft.stages.run.seq2seq_stages import masked_spans, table_sizes, training_task
 from nlgraft.stages.run.text_stages import read_encoded
-from nlgraft.text.files import read_json, write_json
 from nlgraft.text.tokenizers import EOS
 from nlgraft.training.loop import train
 from nlgraft.training.masked_lm_training import read_masked_lm
@@ -26,7 +25,7 @@ from nlgraft.training.models import fresh_model, read_model
 from nlgraft.training.step import Training
 from nlgraft.training.train_config import LearnedParameters, View
 from nlgraft.training.views import Encoded
-from nlgraft.training.weights import carry_over, load_model, save_model
+from nlgraft.training.weights import MODEL_FILE, carry_over, load_weights
 from nlgraft.vocab.methods.interface import Method
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from trainables.embedding_transfer.config import STREAMS
@@ -54,8 +53,6 @@ from trainables.embedding_transfer.graph import (
     GeneratorSettings,
 )
 
-GENERATOR_DESCRIPTION = "generator.json"
-
 
 def train_generator(context: StageContext) -> None:
     """Train and write a generator for each table that the perturbed sides read."""
@@ -63,8 +60,7 @@ def train_generator(context: StageContext) -> None:
     assert context.seed is not None
     body = _read_body(settings, inputs).to(context.device)
     generators = {
-        table: EmbeddingGenerator(settings.kind, body.table(table).shape[1], scale=settings.scale)
-        for table in body.tables
+        table: EmbeddingGenerator(settings.kind, body.table(table).shape[1]) for table in body.tables
     }
     objective = GeneratorObjective(
         settings.distillation_lambda,
@@ -83,7 +79,6 @@ def train_generator(context: StageContext) -> None:
         Training(GeneratorModel(body, generators), objective, data, settings.train),
         context,
         evaluate=lambda model: _dev_losses(model, objective, dev, context.device),
-        save=write_generators,
     )
     assert outcome.best_value is not None
     signature = "L_p + lambda L_d, nats per predicted token"
@@ -149,24 +144,13 @@ def _dev_losses(model: Any, objective: GeneratorObjective, dev: ChangedData, dev
     return {f"generator/dev_{name}": total / tokens for name, total in sums.items()}
 
 
-def write_generators(model: GeneratorModel, directory: Path) -> None:
-    """Write the generators of a model, by table."""
-    save_model(model, directory)
-    described = {}
-    for table, generator in model.generators.items():
-        assert isinstance(generator, EmbeddingGenerator)
-        width = model.body.table(table).shape[1]
-        described[table] = {"kind": generator.kind, "d_model": width, "scale": generator.scale}
-    write_json(directory / GENERATOR_DESCRIPTION, described)
-
-
 def read_generators(directory: Path) -> dict[str, EmbeddingGenerator]:
     """Read generators by table; a table shared by both sides is filed under the decoder."""
-    described = read_json(directory / GENERATOR_DESCRIPTION)
-    generators = {table: EmbeddingGenerator(**settings) for table, settings in described.items()}
-    holder = nn.Module()
-    holder.generators = nn.ModuleDict(generators)
-    load_model(holder, directory)
+    generators = {}
+    for name, weight in load_weights(directory / MODEL_FILE).items():
+        table = name.split(".")[1]  # of generators.TABLE.weight
+        generators[table] = EmbeddingGenerator("att" if weight.ndim == 1 else "patt", weight.shape[-1])
+        generators[table].load_state_dict({"weight": weight})
     return generators
 
 
@@ -210,6 +194,7 @@ def attach_embeddings(context: StageContext) -> None:
     sizes = table_sizes(inputs.encoded, settings.view)
     config = independent_config(body.config, sides, sizes, settings.num_layers)
     model = fresh_model(config, *sizes, context.seed)
+    # The pretrained rows are of another vocabulary, so nothing of them is kept.
     replaced = tuple(pattern for side in sides for pattern in REPLACED[side])
     carry_over(model, body.state_dict(), fresh=replaced, drop=replaced)
     alone = settings.model_copy(update={"learned": LearnedParameters(only=replaced)})

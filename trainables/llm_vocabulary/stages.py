@@ -28,7 +28,7 @@ from nlgraft.stages.run.text_stages import REPORT_FILE, read_encoded
 from nlgraft.stages.run.training_task import (
     KEPT,
     TrainingTask,
-    new_rows_of_one_table,
+    new_rows_first,
     write_scores,
     write_split,
 )
@@ -169,7 +169,7 @@ def _rows_first(
     if settings.lora is not None:
         add_adapters(model, settings.lora, derive_seed(seed, "adapters"))
     steps = ALWAYS if settings.lora is not None else settings.new_rows_first_steps
-    rows = new_rows_of_one_table(steps, inputs.start, model, model.vocabulary_tensors)
+    rows = new_rows_first(steps, inputs.start, model, model.vocabulary_tensors)
     return rows if settings.lora is None else rows_and_adapters(model, rows)
 
 

@@ -40,7 +40,6 @@ def _conditions(side: Side) -> dict[str, tuple[Condition, ...]]:
         f"language_models.{side}.train": ({**used, f"{side}.weights": ("pretrained",)},),
         f"{side}.weights": (used,),
         f"{side}.weight_dropout": (elmo,),
-        f"{side}.is_norm_affine": (elmo,),
         f"{side}.is_centred": (elmo,),
         f"{side}.dropout": (used,),
         f"{side}.lr_multiplier": ({f"{side}.use": ("finetuned",)},),
@@ -116,11 +115,9 @@ class RepresentationConfig(StrictConfig):
     """Weights of the language model: pretrained, or random as a control (ours)."""
     weight_dropout: float = Field(default=0.0, ge=0, lt=1)
     """elmo: dropout on the weights of the mixture, that is, of whole layers (0.2 in the released recipe)."""
-    is_norm_affine: bool = True
-    """elmo: whether the layer norm of the states, shared by all layers, has gain and bias (released
-    recipe)."""
     is_centred: bool = False
-    """elmo: whether each layer's mean over the training text is subtracted before that norm (ours)."""
+    """elmo: whether each layer's mean over the training text is subtracted before the layer norm that all
+    layers share (ours)."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout on the representation (tuned in section 4.1)."""
     lr_multiplier: float = Field(default=1.0, gt=0)
@@ -140,7 +137,6 @@ class RepresentationConfig(StrictConfig):
             pooling = PoolingConfig(
                 kind="scalar_mix",
                 weight_dropout=self.weight_dropout,
-                is_norm_affine=self.is_norm_affine,
                 is_centred=self.is_centred,
             )
         return ContextConfig(

@@ -17,7 +17,6 @@ from nlgraft.stages.seq2seq_graph import (
     DecodingSettings,
     EncodedText,
     TrainSettings,
-    extract_scores,
 )
 from nlgraft.text.corpus_config import EOS, TextConfig
 from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, ParameterGroup, View
@@ -26,6 +25,7 @@ from trainables.lm_augmentation.config import SIDES, Config, Side
 
 READ: dict[Side, StreamSide] = {
     "source": StreamSide(stream="source 0"),
+    # What the decoder reads is shifted: the start token is there, the end is only predicted.
     "target": StreamSide(stream=pieces.TARGET, prefix=(EOS,), suffix=()),
 }
 """Inputs of encoder and decoder in the encoded text."""
@@ -137,6 +137,7 @@ class _Builder:
     def states(self) -> dict[str, Stage]:
         """Stored states of the source's language model by stream; empty if they are computed live."""
         source = self.config.source
+        # A finetuned model's states change with every step.
         if source.use != "elmo" or source.states == "live":
             return {}
         stored = context_graph.frozen_states(
@@ -171,10 +172,6 @@ class _Builder:
         )
 
     def scores(self, splits: tuple[str, ...]) -> Stage:
-        further, count = {}, self.config.num_extracted_sentences
-        if count is not None:
-            words = self.config.score.rouge_tokenizer
-            further = extract_scores(self.corpus, splits, num_sentences=count, rouge_tokenizer=words)
         score = self.config.score
         decoding = DecodingSettings(
             decode=self.config.decode,
@@ -182,4 +179,5 @@ class _Builder:
             has_lm_cache=self.config.has_lm_cache,
             is_calibrated=score.is_calibrated,
         )
-        return pieces.scores(self.trained, self.text, splits, decoding, score, further=further)
+        count = self.config.num_extracted_sentences
+        return pieces.scores(self.trained, self.text, splits, decoding, score, num_extracted_sentences=count)

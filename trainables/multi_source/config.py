@@ -16,6 +16,7 @@ from nlgraft.nn.model_config import (
     Encoding,
     FineEncoderConfig,
     Segments,
+    WholeFineEncoderConfig,
 )
 from nlgraft.stages.config_parts import (
     DevLossTrainConfig,
@@ -134,7 +135,7 @@ class SourcesConfig(StrictConfig):
 
     def wiring(self) -> dict[str, Any]:
         """Express this part in fields of the transformer config."""
-        fine = as_read(self.fine_encoder)
+        fine = WholeFineEncoderConfig(**as_read(self.fine_encoder).model_dump())
         return {**self.model_dump(mode="json"), "fine_encoder": fine.model_dump(mode="json")}
 
 

@@ -211,8 +211,6 @@ class PrlmFusionConfig(MergeConfig):
     computed in every step (live)."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout on the fused states (0.3 in the released code)."""
-    has_memory_norm: bool = False
-    """Whether the fused states pass a layer norm; useful for GPT-2, whose inner states are not normalised."""
     max_tokens: int | None = Field(default=512, ge=2)
     """Maximum input length of the pretrained models, in their tokens; of longer inputs the first and last
     halves are kept (256 + 256 in appendix A.1). null: no maximum."""

@@ -17,13 +17,12 @@ from nlgraft.nn.context_config import (
 from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.stages import context_graph, seq2seq_graph
-from nlgraft.stages.masked_lm_graph import masked_text, word_tokenizer
+from nlgraft.stages.masked_lm_graph import MaskedText, masked_text, word_tokenizer
 from nlgraft.stages.seq2seq_graph import (
     ContextStages,
     DecodingSettings,
     EncodedText,
     TrainSettings,
-    extract_scores,
 )
 from nlgraft.stages.shared_kinds import TrainingSettings
 from nlgraft.stages.stage_kind import Inputs, StageKind, T
@@ -41,14 +40,21 @@ from trainables.prlm_fusion.config import (
 # The stages that pretrain the language models of a study. Without torch.
 
 
-def pretrained(config: Config, name: str, seed: int) -> Stage:
+def _upstream_text(config: Config) -> MaskedText | None:
+    """Encode the text of the models that the study pretrains, in the vocabulary that they share."""
+    pretraining = config.pretraining
+    if config.data.upstream is None:
+        return None
+    corpus = seq2seq_graph.corpus("upstream", config.data.upstream)
+    tokenizer = word_tokenizer("upstream", pretraining.tokenizer, corpus)
+    return masked_text("upstream", corpus, tokenizer, max_tokens=pretraining.max_tokens)
+
+
+def pretrained(config: Config, name: str, text: MaskedText | None, seed: int) -> Stage:
     """Pretrain one of the study's models, after its teacher if it has one; all share text and vocabulary."""
     described, pretraining = config.prlms[name], config.pretraining
     assert not isinstance(described, ReleasedPrlm)
-    assert config.data.upstream is not None, "refused by the config"
-    corpus = seq2seq_graph.corpus("upstream", config.data.upstream)
-    tokenizer = word_tokenizer("upstream", pretraining.tokenizer, corpus)
-    text = masked_text("upstream", corpus, tokenizer, max_tokens=pretraining.max_tokens)
+    assert text is not None, "refused by the config"
     is_distilled = isinstance(described, DistilbertPrlm)
     settings = PretrainSettings(
         # the teacher is an input; its name must not change the fingerprint
@@ -57,8 +63,10 @@ def pretrained(config: Config, name: str, seed: int) -> Stage:
         masking=None if described.kind == "gpt" else pretraining.masking,
         max_tokens=pretraining.max_tokens,
     )
-    teacher = pretrained(config, described.teacher, seed) if is_distilled else None
-    inputs = PretrainInputs(corpus=corpus, encoded=text.encoded, tokenizer=tokenizer, teacher=teacher)
+    teacher = pretrained(config, described.teacher, text, seed) if is_distilled else None
+    inputs = PretrainInputs(
+        corpus=text.corpus, encoded=text.encoded, tokenizer=text.tokenizer, teacher=teacher
+    )
     return PRETRAIN.stage(f"{name}_pretrained", settings, inputs, seed=pretraining.seed_of(seed))
 
 
@@ -85,9 +93,10 @@ def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageG
     states.
     """
     corpus = seq2seq_graph.corpus("downstream", config.data.downstream)
-    prlms = (
-        {} if config.fusion.weights == "own" else {name: _prlm(config, name, seed) for name in config.used}
-    )
+    upstream = _upstream_text(config)
+    # Own embeddings stand in for the models, which are then not needed at all.
+    used = () if config.fusion.weights == "own" else config.used
+    prlms = {name: _prlm(config, name, upstream, seed) for name in used}
     model = transformer(config)
     is_direct = model.source_context is not None
     sides = {name: context_graph.context_side(name) for name in prlms}
@@ -104,19 +113,14 @@ def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageG
     )
     contexts = ContextStages({name: prlm.encoder for name, prlm in prlms.items()}, states)
     trained = seq2seq_graph.train("trained", text, settings, seed=seed, contexts=contexts)
-    further = {}
-    if config.num_extracted_sentences is not None:
-        further = extract_scores(
-            corpus,
-            splits,
-            num_sentences=config.num_extracted_sentences,
-            rouge_tokenizer=config.score.rouge_tokenizer,
-        )
     decoding = DecodingSettings(decode=config.decode, view=view, is_calibrated=config.score.is_calibrated)
-    return StageGraph(seq2seq_graph.scores(trained, text, splits, decoding, config.score, further=further))
+    count = config.num_extracted_sentences
+    return StageGraph(
+        seq2seq_graph.scores(trained, text, splits, decoding, config.score, num_extracted_sentences=count)
+    )
 
 
-def _prlm(config: Config, name: str, seed: int) -> Prlm:
+def _prlm(config: Config, name: str, text: MaskedText | None, seed: int) -> Prlm:
     described = config.prlms[name]
     if isinstance(described, ReleasedPrlm):
         encoder_config = HuggingFaceEncoderConfig(
@@ -125,7 +129,8 @@ def _prlm(config: Config, name: str, seed: int) -> Prlm:
         encoder = context_graph.released_encoder(name, encoder_config)
         prlm = Prlm(encoder, context_graph.released_tokenizer(name, encoder_config))
     else:
-        encoder = pretrained(config, name, seed)
+        # Saved with its tokenizer, as a released model is.
+        encoder = pretrained(config, name, text, seed)
         prlm = Prlm(encoder, encoder)
     if config.fusion.weights == "pretrained":
         return prlm
@@ -148,6 +153,7 @@ def _text(config: Config, corpus: Stage, prlms: Mapping[str, Prlm], *, is_direct
     )
     if is_direct or not config.fusion.is_stored:
         return text
+    # Trainings with other stored states then share this encoding; translation encodes for itself.
     plain = seq2seq_graph.encode("downstream", corpus, tokenizers, max_tokens=config.data.max_tokens)
     return replace(text, encoded=plain.encoded)
 
@@ -197,9 +203,9 @@ def transformer(config: Config) -> TransformerConfig:
 
 def _context(config: Config, name: str) -> ContextConfig:
     fusion = config.fusion
-    common = {"dropout": fusion.dropout, "has_memory_norm": fusion.has_memory_norm}
     if fusion.weights == "own":
-        return ContextConfig(encoder=OwnEmbeddingsConfig(width=_width(config, name)), **common)
+        own = OwnEmbeddingsConfig(width=_width(config, name))
+        return ContextConfig(encoder=own, dropout=fusion.dropout)
     return ContextConfig(
         encoder=HuggingFaceEncoderConfig(),
         pooling=pooling(fusion.layers),
@@ -207,13 +213,14 @@ def _context(config: Config, name: str) -> ContextConfig:
         lr_multiplier=1.0 if fusion.is_frozen else fusion.lr_multiplier,
         has_frozen_dropout=fusion.is_frozen and fusion.has_frozen_dropout,
         max_tokens=None if fusion.merge == "direct" else _longest_input(config, name),
-        **common,
+        dropout=fusion.dropout,
     )
 
 
 def _longest_input(config: Config, name: str) -> int | None:
     """Return the maximum input length of a pretrained model; the study's own ones have few positions."""
     limit = config.fusion.max_tokens
+    # How many positions a released one has is seen when it is loaded.
     if isinstance(config.prlms[name], ReleasedPrlm):
         return limit
     positions = config.pretraining.max_tokens + 2

@@ -101,6 +101,7 @@ class ReplacedTokens(Pretraining):
         super().__init__()
         self.generator, self.weight = generator, weight * masked_share
         self.discriminator: Any = discriminator
+        # Better than separate tables (Clark et al. 2020, section 3.2).
         generator.model.electra.embeddings = self.discriminator.electra.embeddings
         generator.model.generator_lm_head.weight = generator.model.get_input_embeddings().weight
 
@@ -114,6 +115,7 @@ class ReplacedTokens(Pretraining):
         _, logits_MV = self.generator(batch)
         targets_M, truth_BT, valid_BT = batch.targets, true_ids(batch), batch.tokens.valid
         masked = F.cross_entropy(logits_MV, targets_M, reduction="sum")
+        # No gradient passes through the samples: the generator learns from its own loss alone.
         read_BT = self.corrupted(batch, logits_MV.detach())
         found_BT = self.discriminator(input_ids=read_BT, attention_mask=valid_BT.long()).logits
         is_replaced = (read_BT != truth_BT)[valid_BT].to(found_BT.dtype)
@@ -169,6 +171,7 @@ class Distillation(Pretraining):
         hard = F.cross_entropy(logits_MV, targets_M, reduction="sum")
         cosine_BT = F.cosine_similarity(states_BTD, their_states_BTD, dim=-1)
         far = (1 - cosine_BT[batch.tokens.valid]).sum()
+        # Softened gradients shrink with the square of the temperature (Hinton et al. 2015, section 2).
         loss = config.soft_weight * heat**2 * soft + config.hard_weight * hard + self.cosine_weight * far
         return Loss(loss, len(targets_M))
 

@@ -32,9 +32,8 @@ class PoolingConfig(StrictConfig):
     recipe of Edunov et al. 2019)."""
     num_last: int | None = Field(default=None, ge=1)
     """Mean: number of layers, counted from the last; null: all of them, without the embeddings."""
-    is_norm_affine: bool = True
-    """Scalar mix: if true, the layer norm shared by all layers has a gain and a bias (``--elmo-affine`` in
-    the released code of Edunov et al. 2019)."""
+    # A constant: fingerprints of stored trainings hold it.
+    is_norm_affine: Literal[True] = True
     is_centred: bool = False
     """Scalar mix of a frozen encoder: subtract each layer's mean over the training text before the norm
     (ours, not in the paper)."""
@@ -42,8 +41,8 @@ class PoolingConfig(StrictConfig):
     def _problems(self) -> Iterator[str]:
         if self.kind != "index" and "index" in self.model_fields_set and self.index != -2:
             yield f"index {self.index} has no effect with kind '{self.kind}': set kind to index"
-        if self.kind != "scalar_mix" and (self.weight_dropout or not self.is_norm_affine or self.is_centred):
-            yield (f"weight_dropout, is_norm_affine and is_centred have no effect with kind '{self.kind}'")
+        if self.kind != "scalar_mix" and (self.weight_dropout or self.is_centred):
+            yield f"weight_dropout and is_centred have no effect with kind '{self.kind}'"
         if self.num_last is not None and self.kind != "mean":
             yield (f"num_last {self.num_last} has no effect with kind '{self.kind}': set kind to mean")
 
@@ -173,9 +172,8 @@ class ContextConfig(StrictConfig):
     """If true, a frozen encoder's dropout stays active in training (released code of Park and Zhao 2021)."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout on the pooled states (0.3 in the released code of Park and Zhao)."""
-    has_memory_norm: bool = False
-    """If true, layer norm on the pooled states: for encoders whose inner states are not normalised (GPT-2,
-    mBART)."""
+    # A constant, as in `PoolingConfig`.
+    has_memory_norm: Literal[False] = False
     prepend_id: int | None = None
     """Embeddings only: id of a token put before every sentence and dropped after pooling (Edunov et al. 2019:
     EOS)."""
@@ -185,7 +183,7 @@ class ContextConfig(StrictConfig):
 
     def _problems(self) -> Iterator[str]:
         if isinstance(self.encoder, OwnEmbeddingsConfig):
-            read = {"encoder", "dropout", "has_memory_norm"}
+            read = {"encoder", "dropout"}
             if idle := [
                 name
                 for name, info in type(self).model_fields.items()

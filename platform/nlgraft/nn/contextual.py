@@ -81,7 +81,6 @@ class Context(nn.Module):
         self.vocab_size = encoder.vocab_size
         self.pooling = build_pooling(config.pooling, encoder.shape)
         self.output_dim = self.pooling.output_dim
-        self.norm = nn.LayerNorm(self.output_dim) if config.has_memory_norm else None
         self.dropout = nn.Dropout(config.dropout)
         module = cast("nn.Module", encoder)
         if config.is_frozen:
@@ -131,8 +130,7 @@ class Context(nn.Module):
         return self._finish(layers_LR1H, torch.ones_like(ids_R1, dtype=torch.bool))
 
     def _finish(self, layers_LBTH: Tensor, valid_BT: Tensor) -> Tensor:
-        pooled_BTH = self.pooling(layers_LBTH, valid_BT)
-        return self.dropout(pooled_BTH if self.norm is None else self.norm(pooled_BTH))
+        return self.dropout(self.pooling(layers_LBTH, valid_BT))
 
 
 class ContextualEmbedding(nn.Module):
@@ -193,7 +191,7 @@ class OwnEmbeddings(nn.Module):
     """The model's own source embeddings as a context, at the width of a pretrained encoder.
 
     Args:
-        config: Their width; dropout and norm.
+        config: Their width and dropout.
         d_model: Width of the model.
     """
 
@@ -207,13 +205,12 @@ class OwnEmbeddings(nn.Module):
             # Fixed, so that the control learns nothing more; orthogonal, so that widening keeps angles.
             nn.init.orthogonal_(self.widen.weight)
             self.widen.requires_grad_(False)
-        self.norm = nn.LayerNorm(self.output_dim) if config.has_memory_norm else None
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, source: Memory) -> Memory:
         """Turn the input of the first layer [B, T, D] into states [B, T, H]."""
         states = source.states if self.widen is None else self.widen(source.states)
-        return source.with_states(self.dropout(states if self.norm is None else self.norm(states)))
+        return source.with_states(self.dropout(states))
 
 
 def build_contexts(

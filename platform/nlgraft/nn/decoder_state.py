@@ -215,6 +215,12 @@ class DecoderState:
             cache.select(rows_B)
 
 
+def parent_rows(parent_BK: Tensor) -> Tensor:
+    """Number the rows [B x K] that are copied where hypothesis k becomes hypothesis ``parent_BK[:, k]``."""
+    first_B1 = parent_BK.shape[1] * torch.arange(len(parent_BK), device=parent_BK.device)[:, None]
+    return (first_B1 + parent_BK).flatten()
+
+
 def _side_by_side(new: Tensor, beam: int) -> Tensor:
     return new.unflatten(0, (-1, beam)).squeeze(3).transpose(1, 2)
 

@@ -81,7 +81,7 @@ class Dropnet(nn.Module):
     def __init__(self, config: FusionConfig, d_model: int) -> None:
         super().__init__()
         p_net = 1.0 if config.dropnet_probability is None else config.dropnet_probability
-        self.own_alone, self.branch_alone = config.dropnet_probabilities or (p_net / 2, p_net / 2)
+        self.share_alone = p_net / 2
 
     def forward(self, own_RTD: Tensor, flows: Sequence[Tensor]) -> Tensor:
         """Merge the layer's own flow with those of its branches, [R, T, D] each."""
@@ -91,12 +91,12 @@ class Dropnet(nn.Module):
             return sum(flows, start=own_RTD) * mean
         # Weights rather than control flow: every branch stays in the graph, as DDP requires.
         draw = torch.rand((), device=own_RTD.device)
-        is_own_alone = draw < self.own_alone
-        shared = torch.where(draw > 1 - self.branch_alone, 0.0, mean)
+        is_own_alone = draw < self.share_alone
+        shared = torch.where(draw > 1 - self.share_alone, 0.0, mean)
         merged = torch.where(is_own_alone, 1.0, shared) * own_RTD
         for index, flow in enumerate(flows):  # each branch owns an equal slice of the top of [0, 1]
-            high = 1 - self.branch_alone * index / num_branches
-            low = 1 - self.branch_alone * (index + 1) / num_branches
+            high = 1 - self.share_alone * index / num_branches
+            low = 1 - self.share_alone * (index + 1) / num_branches
             weight = torch.where((draw > low) & (draw <= high), 1.0, shared)
             merged = merged + torch.where(is_own_alone, 0.0, weight) * flow
         return merged

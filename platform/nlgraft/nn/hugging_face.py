@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from nlgraft.basics.errors import ContractError, DataError
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.context_config import HuggingFaceEncoderConfig
+from nlgraft.nn.decoder_state import parent_rows
 from nlgraft.nn.modes import evaluating
 from nlgraft.nn.pooling import EncoderShape, LayerStates
 from nlgraft.nn.transformers_lms import load_pretrained, position_limit, refuse_missing
@@ -52,8 +53,7 @@ class HuggingFaceCache:
         own_BK = torch.arange(self.beam, device=parent_BK.device)
         # Reordering copies the whole cache; often every hypothesis continues itself.
         if not bool((parent_BK == own_BK).all()):
-            first_B1 = self.beam * torch.arange(len(parent_BK), device=parent_BK.device)[:, None]
-            self.cache.reorder_cache((first_B1 + parent_BK).flatten())
+            self.cache.reorder_cache(parent_rows(parent_BK))
 
     def select(self, rows_B: Tensor) -> None:
         """Keep the sentences at these indices (int64)."""

@@ -11,7 +11,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from nlgraft.nn.attention import Attention, KeyValue, Memory, concatenate, split
+from nlgraft.nn.attention import Attention, KeyValue, Memory, concatenate
 from nlgraft.nn.decoder_state import LayerMemory, SelfCache
 from nlgraft.nn.fusion import Fusion
 from nlgraft.nn.linear import FeedForward, Residual, zero
@@ -169,21 +169,15 @@ class FineLayer(nn.Module):
 
     def forward(self, bank: Sequence[Memory], coarse: Sequence[Memory]) -> list[Memory]:
         """Refine every source, A^(i-1) to A^i, each [B, T, D]; ``coarse`` holds the coarse encoder's R."""
-        attended = self.attend_self(bank)
+        attended = [self.attend_self(memory) for memory in bank]
         crossed = [self._attend_others(attended, coarse, k) for k in range(len(bank))]
         return [m.with_states(self._feed(x)) for m, x in zip(bank, crossed, strict=True)]
 
-    def attend_self(self, bank: Sequence[Memory]) -> list[Memory]:
-        """Apply self-attention within each source or over all of them (B_k of Eq. 11)."""
-        if self.config.self_scope == "joint":
-            joint = concatenate(bank)
-            return split(joint.with_states(self._attend_self(joint)), bank)
-        return [memory.with_states(self._attend_self(memory)) for memory in bank]
-
-    def _attend_self(self, x: Memory) -> Tensor:
+    def attend_self(self, x: Memory) -> Memory:
+        """Apply self-attention within a source (B_k of Eq. 11)."""
         query = self.attention_residual.enter(x.states)
         attended = self.attention(query, [self.attention.project(x.with_states(query))])
-        return self.attention_residual.leave(x.states, attended)
+        return x.with_states(self.attention_residual.leave(x.states, attended))
 
     def _attend_others(self, bank: Sequence[Memory], coarse: Sequence[Memory], k: int) -> Tensor:
         x_BTD = bank[k].states

@@ -27,9 +27,6 @@ class MergeConfig(StrictConfig):
     dropnet_probability: float | None = Field(default=None, ge=0, le=1)
     """Dropnet: probability p_net (Zhu et al. 2020, Eq. 5) that training uses a single flow, each of the two
     with p_net/2; null: 1.0."""
-    dropnet_probabilities: tuple[float, float] | None = None
-    """Dropnet: probabilities of the layer's own flow alone and of the branch alone, instead of p_net; (0.5,
-    0.25) in the released code of Park and Zhao (2021)."""
 
     def _problems(self) -> Iterator[str]:
         for name, strategy in MERGE_SETTINGS.items():
@@ -38,12 +35,6 @@ class MergeConfig(StrictConfig):
                     f"{name} has no effect with merge '{self.merge}': leave it out, or set merge to "
                     f"{strategy}"
                 )
-        if self.dropnet_probability is not None and self.dropnet_probabilities is not None:
-            yield "dropnet_probability and dropnet_probabilities set the same thing: keep one"
-        if self.dropnet_probabilities and (
-            min(self.dropnet_probabilities) < 0 or sum(self.dropnet_probabilities) > 1
-        ):
-            yield "dropnet_probabilities must be at least 0 and sum to at most 1"
 
 
 MERGE_SETTINGS: Mapping[str, MergeName] = {
@@ -70,6 +61,8 @@ class FusionConfig(MergeConfig):
     init: Init = "xavier"
     """Initial weights of each branch's last projection: as elsewhere, or zero (ours, after Houlsby et al.
     2019). A sum at the sites self and ffn then begins as the plain model."""
+    # A constant: fingerprints of stored trainings hold it.
+    dropnet_probabilities: None = None
 
     def _problems(self) -> Iterator[str]:
         yield from super()._problems()
@@ -137,7 +130,6 @@ class FineEncoderConfig(StrictConfig):
 
     READ_WHEN: ClassVar[ReadWhen] = {
         "cross_memory": (_FINE_LAYERS,),
-        "self_scope": (_FINE_LAYERS,),
         "norm": (_FINE_LAYERS,),
         "activation": (_FINE_LAYERS, _ADAPTERS),
         "dropout": (_FINE_LAYERS, _ADAPTERS),
@@ -149,8 +141,6 @@ class FineEncoderConfig(StrictConfig):
     cross_memory: Literal["same_layer", "coarse", "none"] = "same_layer"
     """What the attention to other sources reads: their states in the same layer (paper), the coarse encoder's
     output in every layer (released code), or nothing (Table 5, without cross-attention)."""
-    self_scope: Literal["per_source", "joint"] = "per_source"
-    """Self-attention within each source (Eq. 11) or over all sources at once (released "Self-attn")."""
     ffn_adapter: Literal["none", "per_layer", "top"] = "none"
     """Residual FFN blocks as a control for the added parameters (Table 5): one after every coarse layer,
     which matches the table's parameter count, or one on the encoder's output (released code)."""
@@ -163,6 +153,13 @@ class FineEncoderConfig(StrictConfig):
     init: Init = "xavier"
     """Initial weights of the last projection of every sublayer: as elsewhere, or zero (ours, after Houlsby et
     al. 2019), so that a residual connection begins as the identity, up to its norm."""
+
+
+class WholeFineEncoderConfig(FineEncoderConfig):
+    """The fine encoder as a part of the whole model."""
+
+    # A constant: fingerprints of stored trainings hold it.
+    self_scope: Literal["per_source"] = "per_source"
 
 
 class LayersConfig(StrictConfig):
@@ -283,7 +280,7 @@ class TransformerConfig(LayersConfig):
     segments: Segments = "none"
     """Embedding of the source's index k: constant, the sinusoid of 1000k with sines then cosines and k from 0
     (released code), or alternating and k from 1 (paper, Eq. 8); or learned, initialised with halves."""
-    fine_encoder: FineEncoderConfig = FineEncoderConfig()
+    fine_encoder: WholeFineEncoderConfig = WholeFineEncoderConfig()
     """The TRICE fine encoder."""
     contexts: dict[str, ContextConfig] = Field(default_factory=dict)
     """Pretrained encoders by name; each feeds fusion branches or replaces an embedding table."""

@@ -190,7 +190,7 @@ class ScalarMix(LayerPooling):
         # NaN, so that a forgotten `centre` shows in the first loss.
         means = torch.full((shape.num_states, shape.hidden_dim), torch.nan) if config.is_centred else None
         self.register_buffer("means", means)
-        self.norm = nn.LayerNorm(shape.hidden_dim, elementwise_affine=config.is_norm_affine)
+        self.norm = nn.LayerNorm(shape.hidden_dim)
         self.mix = nn.Parameter(torch.ones(shape.num_states))
         self.scale = nn.Parameter(torch.ones(()))
 

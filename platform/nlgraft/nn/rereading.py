@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from nlgraft.basics.errors import ContractError
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.contextual import ContextualEmbedding, ContextualEncoder
+from nlgraft.nn.decoder_state import parent_rows
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.pooling import LayerStates
 
@@ -40,8 +41,7 @@ class Prefixes:
     def reorder(self, parent_BK: Tensor) -> None:
         """Replace hypothesis k by a copy of hypothesis ``parent_BK[:, k]`` (int64) of its sentence."""
         if self.ids_RT is not None:
-            first_B1 = self.beam * torch.arange(len(parent_BK), device=parent_BK.device)[:, None]
-            self.ids_RT = self.ids_RT[(first_B1 + parent_BK).flatten()]
+            self.ids_RT = self.ids_RT[parent_rows(parent_BK)]
 
     def select(self, rows_B: Tensor) -> None:
         """Keep the sentences at these indices (int64)."""

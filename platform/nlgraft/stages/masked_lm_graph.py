@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from nlgraft.nn.model_config import BertConfig, TransformerConfig
 from nlgraft.pipeline.stage import Stage
@@ -231,8 +231,8 @@ class TrainMaskedSettings(TrainingSettings[TrainConfig]):
     """Segment the training text anew in every epoch; null: as it is encoded."""
     is_body_trained: bool = True
     """If false, only the prediction head of a released model learns."""
-    new_rows_first_steps: int = 0
-    """Number of first steps that train only the new rows of an exchanged vocabulary; needs ``start``."""
+    # A constant: fingerprints of stored trainings hold it.
+    new_rows_first_steps: Literal[0] = 0
     report_steps: tuple[int, ...] = ()
     """Steps after which the dev losses are reported as separate metrics, if evaluated then; 0: before
     training."""

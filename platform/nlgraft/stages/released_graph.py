@@ -67,18 +67,30 @@ class Released:
         kind = BERT_TOKENIZER if self.locations["read_as"] == "bert" else MBART_TOKENIZER
         return kind.stage(name, settings, NoInputs(), locations=self.locations)
 
-    def marian_tokenizer(self, name: str, side: MarianSide) -> Stage:
-        """Renumber the tokenizer of one side of an OPUS-MT."""
-        settings = MarianTokenizerSettings(content=self.settings.content, side=side)
-        return MARIAN_TOKENIZER.stage(name, settings, NoInputs(), locations=self.locations)
+    def tokenizers(self, languages: tuple[str, ...] = ()) -> dict[str, Stage]:
+        """Renumber the tokenizers of a source and a target: an OPUS-MT has two, the others share one."""
+        streams = ("source 0", TARGET)
+        if self.locations["read_as"] != "marian":
+            return dict.fromkeys(streams, self.tokenizer("upstream_shared_tokenizer", languages))
+        sides: tuple[MarianSide, ...] = ("source", "target")
+        return {
+            stream: MARIAN_TOKENIZER.stage(
+                f"upstream_{side}_tokenizer",
+                MarianTokenizerSettings(content=self.settings.content, side=side),
+                NoInputs(),
+                locations=self.locations,
+            )
+            for stream, side in zip(streams, sides, strict=True)
+        }
 
     def masked_lm(self, name: str, tokenizer: Stage) -> Stage:
         """Convert a BERT into our masked language model."""
         inputs = ReleasedInputs(tokenizer=tokenizer)
         return BERT_MASKED_LM.stage(name, self.settings, inputs, locations=self.locations)
 
-    def architecture(self, name: str) -> Stage:
+    def architecture(self) -> Stage:
         """Describe an encoder-decoder of a BERT's sizes, for a model without pretraining."""
+        name = "checkpoint_architecture"
         return BERT_ARCHITECTURE.stage(name, self.settings, NoInputs(), locations=self.locations)
 
     def encoder_decoder(

@@ -310,6 +310,7 @@ def scores(
     score: ScoreConfig,
     *,
     compared_tokenizer: Stage | None = None,
+    num_extracted_sentences: int | None = None,
     further: Mapping[str, Stage] | None = None,
 ) -> Stage:
     """Translate and score splits with the trial's model: the last stage of a trial.
@@ -321,19 +322,29 @@ def scores(
         decoding: Input of the model, and settings of the search.
         score: Metrics.
         compared_tokenizer: Tokenizer of the target against which the model's saves tokens.
+        num_extracted_sentences: Sentences of the summaries that are taken from the text itself and scored as
+            well; None: none are.
         further: Stages whose metrics belong to the trial although nothing else reads them.
     """
     # A stage for each split: a search that scores dev alone translates no test text.
     translations = {
         split: translate(f"translation_{split}", trained, text, split, decoding) for split in splits
     }
+    extracts = {}
+    if num_extracted_sentences is not None:
+        extracts = extract_scores(
+            text.corpus,
+            splits,
+            num_sentences=num_extracted_sentences,
+            rouge_tokenizer=score.rouge_tokenizer,
+        )
     inputs = ScoreInputs(
         corpus=text.corpus,
         translations=translations,
         target_tokenizer=text.tokenizers[decoding.view.target.stream],
         compared_tokenizer=compared_tokenizer,
         trained=trained,
-        further={**(further or {}), **learned_scores(score, text.corpus, translations)},
+        further={**(further or {}), **extracts, **learned_scores(score, text.corpus, translations)},
     )
     settings = score_settings(score).model_copy(update={"max_tokens": text.settings.max_tokens})
     return SCORE.stage("scores", settings, inputs)
@@ -408,8 +419,8 @@ class TrainSettings(TrainingSettings[SmoothedTrainConfig]):
     """If given, sources are the target with masked spans, masked anew in every epoch (text infilling)."""
     num_bleu_sentences: int = 0
     """Dev sentences that are decoded greedily at every evaluation; 0: none."""
-    new_rows_first_steps: int = 0
-    """Number of first steps that train only the new rows of an exchanged vocabulary; needs ``start``."""
+    # A constant: fingerprints of stored trainings hold it.
+    new_rows_first_steps: Literal[0] = 0
     report_steps: tuple[int, ...] = ()
     """Steps after which the dev loss is reported as a separate metric, if evaluated then; 0: before training,
     right after weights were carried over."""

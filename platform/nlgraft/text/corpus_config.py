@@ -188,7 +188,7 @@ class ConlangConfig(_Constructed):
     unsaid: float = Field(default=0.0, ge=0, le=0.5)
     """Multi_source and post_editing: share of the adjectives, adverbs, places and owners that a source omits.
     In multi_source each of them is expressed in at least one source; in post_editing only the first language
-    omits any. The corpus stage reports the BLEU of a perfect translator of each source alone."""
+    omits any."""
 
     @property
     def roles(self) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -382,7 +382,10 @@ class _Loop:
 
     def outcome(self) -> TrainOutcome:
         """Summarise the training."""
-        return TrainOutcome(*vars(self.state.progress).values(), *count_parameters(self.model))
+        num_parameters, num_trained = count_parameters(self.model)
+        return TrainOutcome(
+            **vars(self.state.progress), num_parameters=num_parameters, num_trained_parameters=num_trained
+        )
 
 
 # Selection of the trained parameters and of their learning rates.
@@ -390,11 +393,6 @@ class _Loop:
 
 MOMENTUM = 0.99
 """Nesterov momentum of the language models of Edunov et al. (2019), section 3.2."""
-
-
-@runtime_checkable
-class _HasMultipliers(Protocol):
-    def lr_multipliers(self) -> dict[str, float]: ...
 
 
 def match_names(patterns: Sequence[str], names: Sequence[str], purpose: str) -> set[str]:
@@ -456,8 +454,8 @@ def parameter_groups(
     for group in reversed(learned.groups):  # the first matching group is applied last
         for name in match_names([group.pattern], list(trained), "groups"):
             multipliers[name], frozen_steps[name] = group.lr_multiplier, group.num_frozen_steps
-    model_multipliers = model.lr_multipliers() if isinstance(model, _HasMultipliers) else {}
-    for prefix, multiplier in model_multipliers.items():
+    model_multipliers: Callable[[], dict[str, float]] = getattr(model, "lr_multipliers", dict)
+    for prefix, multiplier in model_multipliers().items():
         for name in trained:
             if name.startswith(prefix):
                 multipliers[name] *= multiplier

@@ -42,7 +42,7 @@ ARMS = {
     "sum": _arm(),
     "gate, finetuned": _arm(merge="gate", is_frozen=False, lr_multiplier=0.5),
     "average, scalar mix, live": _arm(merge="average", layers="scalar_mix", states="live"),
-    "dropnet, both sides": _arm(merge="dropnet", side="both", dropnet_probabilities=[0.5, 0.25]),
+    "dropnet, both sides": _arm(merge="dropnet", side="both", dropnet_probability=0.75),
     "direct": _arm(merge="direct"),
     "direct, finetuned": _arm(merge="direct", is_frozen=False),
     "average, finetuned": _arm(merge="average", is_frozen=False),

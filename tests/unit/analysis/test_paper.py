@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 
+import pandas as pd
 import pytest
 import sacrebleu
 
@@ -195,7 +196,7 @@ def test_one_changed_score_changes_text_and_figure(result, paper, tmp_path):
     assert before["references.bib"] == after["references.bib"]
 
 
-def test_examples_are_the_segments_that_differ_most(result, paper):
+def test_examples_are_the_segments_that_differ_most(result, paper, tmp_path):
     examples = next(examples for examples in examples_of(result) if examples.label == "arm=patt_eg")
     assert len(examples.examples) == 10
     mine, references = result.cell("patt_eg").trials[0].read_texts("test")
@@ -209,6 +210,9 @@ def test_examples_are_the_segments_that_differ_most(result, paper):
     assert examples.examples[0].outputs == (mine[chosen[0]], base[chosen[0]])
     assert escape_latex(mine[chosen[0]]) in paper[1]["examples.tex"]
     assert f'<dd dir="auto">{html.escape(mine[chosen[0]])}</dd>' in result.render("html")
+    table = pd.read_csv(result.report(tmp_path, formats=["csv"])[2])
+    first = table[table["cell"] == "arm=patt_eg"].iloc[0]
+    assert (first["output"], first["baseline's output"]) == (mine[chosen[0]], base[chosen[0]])
 
 
 def test_a_study_that_has_not_run_has_a_paper(make_study, store, tmp_path):

@@ -171,8 +171,8 @@ def test_no_csv_cell_is_a_formula(make_small_study, store, run):
 
 def test_all_formats_are_written(result, tmp_path):
     paths = result.report(tmp_path / "deep" / "out", formats=["md", "html", "latex", "csv", "json"])
-    names = ["report.md", "report.html", "report.tex", "comparison.csv", "trials.csv", "result.json"]
-    assert [path.name for path in paths] == names
+    names = ["report.md", "report.html", "report.tex", "comparison.csv", "trials.csv", "examples.csv"]
+    assert [path.name for path in paths] == [*names, "result.json"]
     assert json.loads(paths[-1].read_text(encoding="utf-8"))["study"] == "made-up-table2"
     assert len(paths[4].read_text(encoding="utf-8").splitlines()) == 16
 

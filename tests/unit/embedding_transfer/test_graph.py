@@ -2,8 +2,6 @@
 
 import pytest
 
-from nlgraft.study.reading.knobs import knobs as knobs_of
-from nlgraft.study.reading.system_import import load_system
 from trainables.embedding_transfer import Config, stage_graph
 from trainables.embedding_transfer.config import (
     PRETRAINED_VOCABULARIES,
@@ -135,18 +133,6 @@ def test_independent_layers_learn_between_pretraining_and_finetuning():
     assert "transfer" not in {node.name for node in built.stages}
 
 
-def test_new_rows_first_is_a_matter_of_finetuning_after_an_exchange():
-    """Without such steps fingerprints are those of before; kept vocabularies have no new rows."""
-    for method in ALL:
-        alone = graph(method, transfer={"method": method, "new_rows_first_steps": 3})
-        none = graph(method, transfer={"method": method, "new_rows_first_steps": 0})
-        assert none.result == graph(method).result
-        assert none.find("finetuned").config["new_rows_first_steps"] == 0
-        is_exchanged = "transfer" in {node.name for node in none.stages}
-        assert (alone.find("finetuned") != none.find("finetuned")) == is_exchanged, method
-        assert not is_exchanged or alone.find("transfer") == none.find("transfer")
-
-
 def test_finetuning_settings_leave_what_comes_before_alone():
     changes = {"downstream": {"train": {"max_steps": 7}}}
     assert stage("transfer") == stage("transfer", **changes)
@@ -178,16 +164,6 @@ def test_sides_decide_the_tokenizers():
         assert inputs["tokenizers/target"].name == f"{target}_target_tokenizer"
 
 
-def test_the_system_keeps_the_contract():
-    system = load_system("trainables.embedding_transfer")
-    assert system.metrics["dev/bleu"].direction == "maximize"
-    knobs = {knob.path: knob for knob in knobs_of(system.config_type)}
-    assert knobs["generator.distillation_lambda"].default == 0.5
-    system_knobs = [path for path in knobs if not path.startswith(("data.", "model.", "decode."))]
-    undocumented = [path for path in system_knobs if not knobs[path].description]
-    assert not undocumented
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -199,7 +175,6 @@ def test_the_system_keeps_the_contract():
         ),
         ({"transfer": {"method": "bpe_dropout"}}, "sampling_alpha"),
         ({"generator": {"max_steps": 5, "warmup_steps": 9}}, "generator: warmup_steps=9 exceeds max_steps=5"),
-        ({"transfer": {"new_rows_first_steps": 20_000}}, "more than downstream.train.max_steps 10000"),
     ],
 )
 def test_contradictions_are_refused_when_read(changes, message):

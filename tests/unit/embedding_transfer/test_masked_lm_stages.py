@@ -1,7 +1,6 @@
 """Whole trials of a masked language model on a few constructed sentences, and parts on a checkpoint."""
 
 import pytest
-from safetensors.numpy import load_file
 
 from tests.unit.stages.runs import finish
 from trainables.embedding_transfer import METRICS, Config, stage_graph
@@ -44,19 +43,12 @@ def run(store, method, **changes):
 
 @pytest.mark.parametrize("method", ["pretrain_finetune", "random_init", "focus", "patt_eg"])
 def test_arms_run_to_their_scores(store, method):
-    record, at = run(store, method)
+    record, _ = run(store, method)
     names = {f"dev/{name}{step}" for name in ("loss", "mlm_loss_per_char") for step in ("", ".step_0")}
     assert names | {"test/mlm_loss_per_char", "test/loss", "dev/mlm_chars"} <= set(record.metrics)
     assert record.metrics["dev/mlm_unknown"] == 0.0
     assert record.metrics.get("generator/parameters") == (6 * 16 if method == "patt_eg" else None)
     assert record.metrics.get("transfer/drawn", 0) == 0 or method in ("random_init", "focus")
-    segments = load_file(at("continued") / "segments-dev.safetensors")
-    nats, characters = segments["mlm_loss_per_char.step_0"].sum(0)
-    assert nats / characters == pytest.approx(record.metrics["dev/mlm_loss_per_char.step_0"])
-    assert characters == record.metrics["dev/mlm_chars"]
-    curve = record.curves["dev/mlm_loss_per_char"]
-    assert [point[0] for point in curve] == [0, 2, 4]
-    assert curve[0][1] == pytest.approx(record.metrics["dev/mlm_loss_per_char.step_0"])
 
 
 def test_arms_are_asked_about_the_same_characters(store):

@@ -7,7 +7,6 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from nlgraft.nn.model_config import ArchitectureConfig
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.training.models import read_model
 from nlgraft.vocab.transfer_plan import Provenance, TransferPlan
@@ -130,49 +129,6 @@ def test_one_table_for_all(store, sides, num_tables):
     )
     rows = len(target) if num_tables == 1 else len(source) + len(target)
     assert sum(p.numel() for p in model.parameters()) == body + rows * 16
-
-
-@pytest.mark.parametrize(
-    ("sides", "has_bias", "changes"),
-    [
-        ("decoder", True, {}),
-        ("both", True, {"model": {"tying": "none"}}),
-        ("both", False, {"model": {"tying": "all"}, "tokenizers": SHARED}),
-    ],
-)
-def test_new_rows_learn_first(store, monkeypatch, sides, has_bias, changes):
-    """Where all steps are such steps, all else is that of the exchanged model, bit for bit."""
-    made = ArchitectureConfig.transformer  # released checkpoints have an output bias
-    monkeypatch.setattr(ArchitectureConfig, "transformer", lambda self: made(self, has_output_bias=has_bias))
-    transfer = {"method": "avg_eg", "sides": sides, "new_rows_first_steps": 4}
-    decays = {"downstream": {"train": {"weight_decay": 0.1, "average_last": 1}}}
-    _, at = run(store, "avg_eg", splits=("dev",), transfer=transfer, **decays, **changes)
-    before, after = states(at, "transfer", "finetuned")
-    names = {
-        "encoder": {"source_embedding.table.weight"},
-        "decoder": {"target_embedding.table.weight", "output_projection.weight", "output_projection.bias"},
-    }
-    exchanged = {
-        name: TransferPlan.load(at("transfer") / f"plan-{side}")
-        for side in (names if sides == "both" else ("decoder",))
-        for name in names[side] & set(before)
-    }
-    kept = (Provenance.COPY, Provenance.SPECIAL)
-    for name, weights in before.items():
-        if name not in exchanged:
-            assert torch.equal(weights, after[name]), name
-            continue
-        plan = exchanged[name]
-        is_changed = (weights != after[name]).reshape(len(plan), -1).any(1).numpy()
-        assert not is_changed[plan.rows(*kept)].any(), name
-        assert is_changed[plan.rows(Provenance.COMPOSED)].mean() > 0.5, name
-
-
-def test_then_all_rows_learn(store):
-    transfer = {"method": "avg_eg", "new_rows_first_steps": 3}
-    _, at = run(store, "avg_eg", splits=("dev",), transfer=transfer)
-    before, after = states(at, "transfer", "finetuned")
-    assert differing(before, after) == before.keys()
 
 
 def test_random_rows_differ_between_seeds_and_copied_rows_do_not(store):

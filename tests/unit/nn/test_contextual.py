@@ -7,8 +7,8 @@ from safetensors.torch import load_file, save_file
 
 from nlgraft.basics.errors import ContractError, DataError
 from nlgraft.nn.batch import Batch, Tokens
-from nlgraft.nn.context_config import ContextConfig, HuggingFaceEncoderConfig, PoolingConfig, UniLMConfig
-from nlgraft.nn.contextual import Context, load_encoder
+from nlgraft.nn.context_config import HuggingFaceEncoderConfig, PoolingConfig, UniLMConfig
+from nlgraft.nn.contextual import load_encoder
 from nlgraft.nn.hugging_face import HuggingFaceEncoder, load_base_model
 from nlgraft.nn.language_models import UniLM
 from nlgraft.nn.model import Seq2Seq
@@ -94,12 +94,6 @@ def test_an_index_out_of_range_is_refused():
         build_pooling(PoolingConfig(index=4), EncoderShape(4, 2, 2))
     with pytest.raises(ContractError, match=r"pooling.num_last 4 of an encoder with 3 layers"):
         build_pooling(PoolingConfig(kind="mean", num_last=4), EncoderShape(4, 2, 2))
-
-
-def test_a_memory_norm_normalises():
-    context = Context(ContextConfig(encoder=LM, has_memory_norm=True))
-    states = context(Tokens.from_lists(ROWS)).states
-    assert_near(states.mean(-1), torch.zeros(2, 4), 1e-5)
 
 
 def test_encoders_and_vocabularies_must_fit():

@@ -137,7 +137,7 @@ def test_states_are_computed_once_for_all_that_read_the_same_layers(store, check
     def fingerprint(**settings):
         return fused(checkpoint, context_of(checkpoint, **settings), is_stored=True).find("prlm_states")
 
-    assert fingerprint() == fingerprint(dropout=0.3, has_memory_norm=True)
+    assert fingerprint() == fingerprint(dropout=0.3)
     assert fingerprint(pooling={"kind": "mean"}) == fingerprint(pooling={"kind": "dynamic_cls"})
     assert fingerprint() != fingerprint(pooling={"kind": "index", "index": -1})
     assert fingerprint() != fingerprint(max_tokens=8)

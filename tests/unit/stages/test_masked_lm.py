@@ -77,7 +77,7 @@ def upstream_text(config):
     return masked_pieces.masked_text("upstream", corpus(), tokenizer, max_tokens=50)
 
 
-def exchanged_trial(method="avg", new_rows=0, splits=("dev", "test"), **settings):
+def exchanged_trial(method="avg", splits=("dev", "test"), **settings):
     """BERT from scratch, another vocabulary, further training."""
     config = MaskedLMConfig(**{"num_scoring_rounds": 2, **BERT, **settings})
     new_corpus = corpus("downstream", domain="b")
@@ -108,7 +108,6 @@ def exchanged_trial(method="avg", new_rows=0, splits=("dev", "test"), **settings
         masking=config.masking,
         scoring=config.scoring,
         report_steps=(0, 2),
-        new_rows_first_steps=new_rows,
     )
     trained = masked_pieces.continued_masked_lm("continued", transfer, new, settings, seed=1)
     return masked_pieces.masked_scores(trained, new, config, splits)
@@ -169,20 +168,6 @@ def test_an_exchange_changes_rows_and_biases_only(store):
     assert all(torch.equal(after[name][copied], before[name][old]) for name in changed)
     report = json.loads((at("transfer") / "report.json").read_text())
     assert sum(report["encoder"]["rows"].values()) == len(plan)
-
-
-def test_new_rows_learn_first(store):
-    """Where all steps are such steps, nothing but rows and biases of composed tokens changes."""
-    _, at = run(store, exchanged_trial(new_rows=4))
-    before, after = state(at("transfer")), state(at("continued"))
-    plan = TransferPlan.load(at("plan") / "plan-encoder")
-    for name in before:
-        is_changed = (before[name] != after[name]).reshape(len(before[name]), -1).any(1).numpy()
-        if len(before[name]) != len(plan) or "position" in name:
-            assert not is_changed.any(), name
-            continue
-        assert not is_changed[plan.rows(Provenance.COPY, Provenance.SPECIAL)].any(), name
-        assert is_changed[plan.rows(Provenance.COMPOSED)].all(), name
 
 
 def test_masking_is_part_of_what_trains_and_scoring_of_what_scores():

@@ -31,6 +31,8 @@ _FEWEST = 10
 _NUM_SHUFFLES = 999
 _MOST_GROUPS = 4
 _FEWEST_IN_GROUP = 5
+_BLOCK = 12
+"""Successive trials in which a sampler learns little; with all trials as a block idle settings are marked."""
 _LEVEL = 0.05
 _RANDOM_SEED = 20261124
 
@@ -115,7 +117,8 @@ def searched_settings(result: Results, cell: CellResult) -> CellSettings | None:
     # A configuration that was proposed again brought the same result, not another one.
     tried = list({json.dumps(params, sort_keys=True): (params, value) for params, value in finite}.values())
     shares = _shares(result.importance, search.space, objective.direction, tried)
-    p_values = _p_values(search.space, tried) if shares else {}
+    num_blocks = 1 if search.sampler.is_blind else max(1, round(len(tried) / _BLOCK))
+    p_values = _p_values(search.space, tried, num_blocks) if shares else {}
     settings = [
         SearchedSetting(path, shares.get(path), p_values.get(path), len(tried) - num_with)
         for path in search.space
@@ -138,44 +141,78 @@ def _shares(
     return {path: value / total for path, value in importances.items()} if total > 0 else {}
 
 
-def _p_values(space: Mapping[str, Domain], tried: Sequence[Tried]) -> dict[str, float]:
+def _p_values(space: Mapping[str, Domain], tried: Sequence[Tried], num_blocks: int) -> dict[str, float]:
     """Return by path how many of a thousand shuffles of the objectives have some setting as far above chance.
 
-    A setting that too few trials have is missing.
+    A sampler that learns goes where a setting is good, and later trials, which are better, have like values
+    of idle settings, too. So objectives are shuffled within blocks of successive trials, and the setting
+    farthest above chance is taken out of them before the others are judged.
+
+    Args:
+        space: Domains by path.
+        tried: The trials in their order.
+        num_blocks: 1 where the order of trials tells nothing.
+
+    Returns:
+        The p-values; a setting that too few trials have is missing.
     """
     # A fixed seed: a report that is made again shows the same figures.
     rng = np.random.default_rng(_RANDOM_SEED)
-    ranks = rankdata([value for _, value in tried])
-    shuffled = np.stack([ranks, *(rng.permutation(ranks) for _ in range(_NUM_SHUFFLES))])
-    spreads = {}
-    for path, domain in space.items():
-        has_path = np.array([path in params for params, _ in tried])
-        groups = _groups([params[path] for params, _ in tried if path in params], domain)
-        if groups is not None:
-            spreads[path] = _spread(shuffled[:, has_path], groups)
-    if not spreads:
-        return {}
-    # By itself each setting's spread has a p-value, in the trials and in each shuffle. The smallest over
-    # settings is what a reader sees first, so that is what is compared (Westfall and Young 1993).
-    p_values = rankdata(-np.stack([*spreads.values()], axis=1), axis=0, method="max") / len(shuffled)
-    smallest = p_values.min(axis=1)
-    return {
-        path: float(np.mean(smallest <= p_value)) for path, p_value in zip(spreads, p_values[0], strict=True)
+    blocks = np.arange(len(tried)) * num_blocks // len(tried)
+    rest = _centred(rankdata([value for _, value in tried]), blocks)
+    open_groups = {
+        path: groups for path in space if (groups := _groups(path, space[path], tried)) is not None
     }
+    p_values: dict[str, float] = {}
+    least = 0.0
+    while open_groups:
+        shuffled = np.tile(rest, (1 + _NUM_SHUFFLES, 1))
+        for block in range(num_blocks):
+            shuffled[1:, blocks == block] = rng.permuted(shuffled[1:, blocks == block], axis=1)
+        spreads = np.stack([_spread(shuffled, groups) for groups in open_groups.values()], axis=1)
+        # By itself each setting's spread has a p-value, in the trials and in each shuffle. The smallest over
+        # settings is what a reader sees first, so that is what is compared (Westfall and Young 1993).
+        chances = rankdata(-spreads, axis=0, method="max") / len(shuffled)
+        smallest = chances.min(axis=1)
+        corrected = [max(least, float(np.mean(smallest <= chance))) for chance in chances[0]]
+        ratios = spreads[0] / spreads.mean(axis=0)
+        least, _, first = min(zip(corrected, -ratios, open_groups, strict=True))
+        if least > _LEVEL:
+            return p_values | dict(zip(open_groups, corrected, strict=True))
+        p_values[first] = least
+        rest = _centred(_centred(rest, open_groups.pop(first)), blocks)
+    return p_values
 
 
-def _groups(values: Sequence[Any], domain: Domain) -> np.ndarray | None:
-    """Number the choices, or the parts of a range that have equally many trials; None with too few trials."""
+def _centred(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    _, members = np.unique(groups, return_inverse=True)
+    return values - (np.bincount(members, values) / np.bincount(members))[members]
+
+
+def _groups(path: str, domain: Domain, tried: Sequence[Tried]) -> np.ndarray | None:
+    """Number the choices, or the parts of a range that have equally many trials.
+
+    Returns:
+        The group of each trial, -1 where its condition does not hold; None with too few trials.
+    """
+    has_path = np.array([path in params for params, _ in tried])
+    values = [params[path] for params, _ in tried if path in params]
     num_groups = min(_MOST_GROUPS, len(values) // _FEWEST_IN_GROUP)
     if num_groups < 2:
         return None
+    groups = np.full(len(tried), -1)
     if isinstance(domain, CategoricalDomain):
-        return np.array([next(n for n, c in enumerate(domain.choices) if same(c, value)) for value in values])
-    return (rankdata(values) / (len(values) + 1) * num_groups).astype(int)
+        groups[has_path] = [
+            next(n for n, c in enumerate(domain.choices) if same(c, value)) for value in values
+        ]
+    else:
+        groups[has_path] = rankdata(values) / (len(values) + 1) * num_groups
+    return groups
 
 
 def _spread(ranks: np.ndarray, groups: np.ndarray) -> np.ndarray:
     """Return the sum of squares between groups of each row, as in the test of Kruskal and Wallis (1952)."""
+    ranks, groups = ranks[:, groups >= 0], groups[groups >= 0]
     members = groups == np.unique(groups)[:, None]
     sums = ranks @ members.T
     return (sums**2 / members.sum(axis=1)).sum(axis=1) - ranks.sum(axis=1) ** 2 / ranks.shape[1]

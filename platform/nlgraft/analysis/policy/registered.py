@@ -27,16 +27,22 @@ from nlgraft.study.data.study import Study
 NONE = "none"
 _SHOWN_CHARS = 100
 _REMOVED = {
-    ("analysis.test", "paired_bootstrap"),
-    ("analysis.correction", "holm"),
-    ("score.engine", "torch"),
-    ("score.dev_precision", "fp32"),
-    ("transfer.norm_match", "none"),
-    ("vocabulary.norm_match", "none"),
-    ("transfer.order", "id"),
-    ("generator.init", "zeros"),
-    ("generator.distillation_reduction", "sum_dim"),
-    ("generator.distillation_align", "input"),
+    "analysis.test": "paired_bootstrap",
+    "analysis.correction": "holm",
+    "score.engine": "torch",
+    "score.dev_precision": "fp32",
+    "transfer.norm_match": "none",
+    "vocabulary.norm_match": "none",
+    "transfer.order": "id",
+    "transfer.new_rows_first_steps": 0,
+    "generator.init": "zeros",
+    "generator.scale": "none",
+    "generator.distillation_reduction": "sum_dim",
+    "generator.distillation_align": "input",
+    "fusion.has_memory_norm": False,
+    "sources.fine_encoder.self_scope": "per_source",
+    "source.is_norm_affine": True,
+    "target.is_norm_affine": True,
 }
 """Settings that there are no more, with what takes their place: no deviation of an earlier registration."""
 Pairs = Sequence[tuple[FrozenCell, FrozenCell]]
@@ -285,9 +291,7 @@ def deviations_of(registered: Content, now: Content) -> list[Deviation]:
 
 def _without_removed(settings: Settings) -> Settings:
     return {
-        path: value
-        for path, value in settings.items()
-        if not isinstance(value, str) or (path, value) not in _REMOVED
+        path: value for path, value in settings.items() if path not in _REMOVED or value != _REMOVED[path]
     }
 
 

@@ -72,8 +72,8 @@ def write_report(
         formats: Any of ``md``, ``html``, ``latex``, ``csv``, ``json``.
 
     Returns:
-        The files: ``report.md``, ``report.html``, ``report.tex``, ``comparison.csv`` and ``trials.csv``,
-        ``result.json``.
+        The files: ``report.md``, ``report.html``, ``report.tex``, ``comparison.csv``, ``trials.csv`` and,
+        where outputs are stored, ``examples.csv``, ``result.json``.
 
     Raises:
         NlgraftError: There is no such format.
@@ -84,6 +84,10 @@ def write_report(
         texts[_FORMATS[kind][0]] = text
         if kind == "csv":
             texts["trials.csv"] = _csv(result.frame())
+            if examples := _example_rows(result):
+                import pandas as pd  # half a second to import
+
+                texts["examples.csv"] = _csv(pd.DataFrame(examples, dtype=object))
     out.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
         (out / name).write_text(text, encoding="utf-8")
@@ -205,6 +209,18 @@ def _typeset(result: RecordedResults, section: Section, table: typesetting.Table
         caption = tables.caption(result, f"{title}. {section.caption}".strip())
         texts.append(typesetting.to_latex(part, caption, label))
     return texts
+
+
+def _example_rows(result: RecordedResults) -> list[dict[str, Any]]:
+    """Return the examples as rows, which MLflow and spreadsheets show as a table."""
+    return [
+        {"cell": examples.label, "seed": examples.seed, "segment": example.number}
+        | {"source": example.source, "reference": example.reference}
+        | dict(zip(("output", "baseline's output"), example.outputs, strict=True))
+        | dict(zip(("score", "baseline's score"), rounded_all(example.scores), strict=True))
+        for examples in examples_of(result, _MOST_CELLS_WITH_TEXT)
+        for example in examples.examples
+    ]
 
 
 def _csv(frame: pd.DataFrame) -> str:

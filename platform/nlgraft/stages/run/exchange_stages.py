@@ -19,7 +19,6 @@ from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.transformers_lms import TransformersLM, is_causal_lm, load_causal_lm
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.run.text_stages import REPORT_FILE, read_encoded
-from nlgraft.stages.run.training_task import TABLES
 from nlgraft.stages.shared_kinds import EXCHANGE, PLAN, SIDE, VECTORS, PlanInputs, PlanSettings
 from nlgraft.text.files import write_json
 from nlgraft.training.masked_lm_training import read_masked_lm
@@ -34,6 +33,8 @@ from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
 from nlgraft.vocab.transfer_plan import Provenance, TransferPlan, norm_report
 
+TABLES = {"encoder": "source_embedding.table.weight", "decoder": "target_embedding.table.weight"}
+"""Name of each side's embedding table in an encoder-decoder."""
 _TIED_AFTER = {"decoder": "decoder", "encoder": "decoder", "both": "all"}
 """Tables of a model with one table for both sides, after some side's vocabulary was exchanged."""
 

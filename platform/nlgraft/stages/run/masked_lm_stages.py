@@ -33,7 +33,6 @@ from nlgraft.stages.run.text_stages import REPORT_FILE, read_encoded, training_b
 from nlgraft.stages.run.training_task import (
     SampledLines,
     TrainingTask,
-    new_rows_of_one_table,
     write_scores,
     write_split,
 )
@@ -65,7 +64,7 @@ from nlgraft.training.masked_text import (
 )
 from nlgraft.training.models import fresh_model, write_model
 from nlgraft.training.seeds import derive_seed
-from nlgraft.training.step import RowsFirst, TrainData, Training
+from nlgraft.training.step import TrainData, Training
 from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, MaskedScoringConfig
 from nlgraft.training.views import Encoded, write_encoded
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
@@ -100,7 +99,6 @@ def train(context: StageContext) -> None:
         Training(model, objective, data, settings.train, _learned(settings, model)),
         measure,
         save=write_masked_lm,
-        rows_first=_new_rows_first(settings, inputs, model),
         prefix=settings.metric_prefix,
         report_steps=settings.report_steps,
     )
@@ -132,14 +130,6 @@ def _learned(settings: TrainMaskedSettings, model: MaskedLM) -> LearnedParameter
         return ALL_LEARNED
     assert isinstance(model, TransformersMaskedLM)
     return LearnedParameters(frozen=(model.body_pattern,))
-
-
-def _new_rows_first(
-    settings: TrainMaskedSettings, inputs: TrainLanguageModelInputs[Path], model: MaskedLM
-) -> RowsFirst | None:
-    if inputs.start is None:
-        return None
-    return new_rows_of_one_table(settings.new_rows_first_steps, inputs.start, model, model.vocabulary_tensors)
 
 
 def _start_model(

@@ -20,7 +20,7 @@ from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.config_parts import MaskedSpansConfig
 from nlgraft.stages.run.context_stages import read_means
 from nlgraft.stages.run.text_stages import open_tokenizer, read_encoded, training_budget, vocab_sizes
-from nlgraft.stages.run.training_task import TrainingTask, new_rows_first
+from nlgraft.stages.run.training_task import TrainingTask
 from nlgraft.stages.seq2seq_graph import TRAIN, TrainInputs, TrainSettings
 from nlgraft.text.corpora import read_corpus
 from nlgraft.training.data import EpochStream, SampledText, Seq2SeqData
@@ -28,7 +28,7 @@ from nlgraft.training.losses import Seq2SeqObjective, segment_losses
 from nlgraft.training.masked_text import MaskedSpans
 from nlgraft.training.models import fresh_model, read_config, read_encoder, read_model, write_model
 from nlgraft.training.seeds import derive_seed
-from nlgraft.training.step import RowsFirst, Training
+from nlgraft.training.step import Training
 from nlgraft.training.train_config import View
 from nlgraft.training.views import Encoded
 from nlgraft.training.weights import CarryReport, carry_over
@@ -43,10 +43,7 @@ def train(context: StageContext) -> None:
     """Train a model, fresh or from an earlier one; write it with its dev loss, size and learning curves."""
     settings, inputs = TRAIN.read(context)
     model = start_model(settings, inputs, context)
-    rows_first = None
-    if settings.new_rows_first_steps and inputs.start is not None:
-        rows_first = new_rows_first(settings.new_rows_first_steps, inputs.start, model)
-    training_task(model, settings, inputs, context, rows_first).run(context)
+    training_task(model, settings, inputs, context).run(context)
 
 
 def start_model(settings: TrainSettings, inputs: TrainInputs[Path], context: StageContext) -> Seq2Seq:
@@ -97,11 +94,7 @@ def table_sizes(encoded: Path, view: View) -> tuple[int, int]:
 
 
 def training_task(
-    model: Seq2Seq,
-    settings: TrainSettings,
-    inputs: TrainInputs[Path],
-    context: StageContext,
-    rows_first: RowsFirst | None = None,
+    model: Seq2Seq, settings: TrainSettings, inputs: TrainInputs[Path], context: StageContext
 ) -> TrainingTask:
     """Set up the training of a given model, which is changed in place."""
     data, dev = (batches(split, settings, inputs, context) for split in ("train", "dev"))
@@ -116,7 +109,6 @@ def training_task(
         measure,
         # A start's frozen weights may be others than those of the encoders.
         save=partial(write_model, checkpoints=inputs.encoders if inputs.start is None else None),
-        rows_first=rows_first,
         prefix=settings.metric_prefix,
         report_steps=settings.report_steps,
         measure_more=_greedy_bleu(settings, inputs),

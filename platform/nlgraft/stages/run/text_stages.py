@@ -11,14 +11,12 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from nlgraft.evaluation.scores import evaluate_text
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.shared_kinds import CORPUS, ENCODED, TOKENIZER
 from nlgraft.text.batches import LengthBatches, Ragged
-from nlgraft.text.conlang.tasks import perfect_translations
 from nlgraft.text.corpora import Corpus, corpus_report, load_corpus, read_corpus, report_json, write_corpus
 from nlgraft.text.corpus_checks import round_trip_warning
-from nlgraft.text.corpus_config import ConlangConfig, CorpusConfig
+from nlgraft.text.corpus_config import CorpusConfig
 from nlgraft.text.files import JoinedLines, chunks, read_json, spooled, write_json
 from nlgraft.text.tokenizers import SentencePiece, Tokenizer, train_sentencepiece
 from nlgraft.text.word_tokenizers import ContextTokenizer, WordPiece
@@ -32,8 +30,6 @@ WORDPIECE_FILE = "tokenizer.json"
 TRANSFORMERS_FILE = "tokenizer_config.json"
 """Beside a tokenizer with the checkpoint's own ids: the tokenizer of a context."""
 REPORT_FILE = "report.json"
-CEILINGS_FILE = "ceilings.json"
-"""Constructed text with ``unsaid``: BLEU of a perfect translator of each source alone."""
 _NUM_ROUND_TRIP = 1000  # lines: enough to see a loss
 _NOISE_CHARACTERS = 5.0
 """About one token: examples whose lengths differ by less are mixed at random, like those of equal tokens."""
@@ -48,21 +44,6 @@ def write_examples(context: StageContext) -> None:
     if settings.joined_by is not None:
         corpora = {split: _joined(corpus, settings.joined_by) for split, corpus in corpora.items()}
     _write(context, corpora)
-    config = _CORPUS.validate_python(context.locations["corpus"])
-    if isinstance(config, ConlangConfig) and (perfect := perfect_translations(config, "test")):
-        ceilings = single_source_ceilings(perfect, corpora["test"])
-        write_json(context.directory / CEILINGS_FILE, ceilings)
-        listed = ", ".join(f"{role} {value:.1f}" for role, value in ceilings.items())
-        _LOG.warning("%s: BLEU of a perfect translator of one source: %s", context.stage.name, listed)
-
-
-def single_source_ceilings(perfect: Mapping[str, list[str]], corpus: Corpus) -> dict[str, float]:
-    """Compute the BLEU of perfect translations of each source alone, by its role."""
-    assert corpus.target is not None
-    return {
-        role: evaluate_text(lines, corpus.target, ("bleu",)).scores["bleu"].value
-        for role, lines in perfect.items()
-    }
 
 
 def _joined(corpus: Corpus, separator: str) -> Corpus:

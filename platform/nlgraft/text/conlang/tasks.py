@@ -6,13 +6,12 @@ import random
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 from nlgraft.text.conlang.language import Family, Slot, family
 from nlgraft.text.conlang.lexicon import Clause, Domain, Entity, Lexicon, Sentence, Speaker, Tense
 from nlgraft.text.corpus_config import ConlangConfig, Split, Task
 
-# Parts of a meaning that a source leaves unsaid, and what a reader of that source alone understands.
+# Parts of a meaning that a source leaves unsaid.
 
 
 def leave_out(meaning: Sentence, share: float, rng: random.Random) -> tuple[Sentence, Sentence]:
@@ -56,33 +55,6 @@ def _said_of(entity: Entity, is_said: Callable[[], bool]) -> Entity:
     adjectives = tuple(word for word in entity.adjectives if is_said())
     owner = entity.owner and _said_of(entity.owner, is_said)
     return entity._replace(adjectives=adjectives, owner=owner if is_said() else None)
-
-
-def understood(meaning: Sentence, language: Literal["first", "second"], lexicon: Lexicon) -> Sentence:
-    """Replace what a source language does not mark by the likelier value.
-
-    The first marks number on animate nouns only; the second marks neither definiteness nor future. Homonyms
-    are resolved correctly, so a translation of the result is an upper bound on what a system can reach.
-    """
-
-    def entity(whole: Entity) -> Entity:
-        if language == "first":
-            is_plural = whole.is_plural and lexicon.lexemes[whole.noun].is_animate
-            perceived = whole._replace(is_plural=is_plural)
-        else:
-            perceived = whole._replace(is_definite=True)
-        return perceived._replace(owner=whole.owner and entity(whole.owner))
-
-    def clause(whole: Clause) -> Clause:
-        is_unmarked = language == "second" and whole.tense == Tense.FUTURE
-        return whole._replace(
-            subject=entity(whole.subject),
-            object=whole.object and entity(whole.object),
-            place=whole.place and entity(whole.place),
-            tense=Tense.PRESENT if is_unmarked else whole.tense,
-        )
-
-    return meaning._replace(clauses=tuple(clause(each) for each in meaning.clauses))
 
 
 # Faulty drafts of a translation, the input of post-editing.
@@ -141,8 +113,6 @@ class _Scene:
     speaker: Speaker
     rng: random.Random  # the speaker has its own, so that all tasks share the same meanings
     buckets: range
-    has_perfect: bool
-    """Perfect translations of each source alone are made, too."""
 
     def is_ours(self, key: str) -> bool:
         """Return True if a text belongs to the split that is made."""
@@ -168,10 +138,6 @@ class _Scene:
     def say(self, language: str, meaning: Sentence, queried: Slot | None = None) -> str:
         return self.people.languages[language].say(meaning, queried)
 
-    def say_understood(self, language: Literal["first", "second"], meaning: Sentence) -> str:
-        """Say in the target language what a reader of a source language understands."""
-        return self.say("target", understood(meaning, language, self.people.lexicon))
-
 
 def generate(config: ConlangConfig, split: Split) -> dict[str, list[str]]:
     """Make the examples of one split, as lines by role.
@@ -179,35 +145,18 @@ def generate(config: ConlangConfig, split: Split) -> dict[str, list[str]]:
     **Determinism**: the lines depend on the config and the split alone; those of a shorter split are the
     first ones of a longer. No two splits share an example.
     """
-    examples = _examples(config, split, has_perfect=False)
-    return {role: [example[role] for example in examples] for role in config.roles}
-
-
-def perfect_translations(config: ConlangConfig, split: Split) -> dict[str, list[str]]:
-    """Translate each source of a split alone, with all that its language says, as well as can be.
-
-    Returns:
-        Target lines by the source's role, where ``unsaid`` is set. A draft is its own translation.
-    """
-    if not config.unsaid:
-        return {}
-    examples, roles = _examples(config, split, has_perfect=True), ("source 0", "source 1")
-    return {role: [example[f"perfect {role}"] for example in examples] for role in roles}
-
-
-def _examples(config: ConlangConfig, split: Split, *, has_perfect: bool) -> list[Example]:
     name = f"conlang {SEED} {config.domain} {split}"
     people = family(SEED)
     speaker = Speaker(people.lexicon, config.domain, random.Random(name), config.topicality)
     rng = random.Random(f"{name} {config.task}")
-    scene = _Scene(config, people, speaker, rng, _SPLIT_BUCKETS[split], has_perfect)
+    scene = _Scene(config, people, speaker, rng, _SPLIT_BUCKETS[split])
     num_examples: int = getattr(config, split)
     examples: list[Example] = []
     for group in _TASKS[config.task](scene):
         examples += group
         if len(examples) >= num_examples:
             break
-    return examples[:num_examples]
+    return {role: [example[role] for example in examples[:num_examples]] for role in config.roles}
 
 
 def _translation(scene: _Scene) -> Groups:
@@ -219,9 +168,6 @@ def _multi_source(scene: _Scene) -> Groups:
     for meaning, target in scene.sentences("target"):
         first, second = leave_out(meaning, scene.config.unsaid, scene.rng)
         sources = {"source 0": scene.say("first", first), "source 1": scene.say("second", second)}
-        if scene.has_perfect:
-            sources["perfect source 0"] = scene.say_understood("first", first)
-            sources["perfect source 1"] = scene.say_understood("second", second)
         yield [{**sources, "target": target}]
 
 
@@ -229,11 +175,7 @@ def _post_editing(scene: _Scene) -> Groups:
     for meaning, target in scene.sentences("target"):
         draft = scene.say("target", blunder(meaning, scene.people.lexicon, scene.config.domain, scene.rng))
         first, _ = leave_out(meaning, scene.config.unsaid, scene.rng)
-        sources = {"source 0": scene.say("first", first), "source 1": draft}
-        if scene.has_perfect:
-            sources["perfect source 0"] = scene.say_understood("first", first)
-            sources["perfect source 1"] = draft
-        yield [{**sources, "target": target}]
+        yield [{"source 0": scene.say("first", first), "source 1": draft, "target": target}]
 
 
 def _document_translation(scene: _Scene) -> Groups:
