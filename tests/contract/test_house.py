@@ -56,8 +56,20 @@ def test_the_public_names_are_what_is_said():
         _ = nlgraft.nothing_like_it
 
 
-HEAVY = ("ray", "torch", "mlflow", "optuna", "matplotlib", "pandas", "scipy", "transformers", "pyarrow")
-NUMERIC = ("numpy", "sacrebleu", "sentencepiece")
+HEAVY = (
+    "ray",
+    "torch",
+    "mlflow",
+    "optuna",
+    "matplotlib",
+    "pandas",
+    "scipy",
+    "transformers",
+    "pyarrow",
+    "datasets",
+)
+TRACKER = "nlgraft.tracking.mlflow_tracker"
+NUMERIC = ("numpy", "sacrebleu", "sentencepiece", "datasets")
 DEMO = "'search_spaces/embedding_transfer/demo.yaml'"
 PARTS = [f"{path}.{name}" for path in SYSTEMS for name in ("config", "metrics", "graph")]
 STEPS = [
@@ -66,6 +78,8 @@ STEPS = [
     # The sources of classes, which hold the descriptions of settings, would take a third of `validate`.
     ("import inspect; read, inspect.findsource = inspect.findsource, sys.exit", ()),
     (f"nlgraft.study.public.Study.from_yaml({DEMO}); inspect.findsource = read", HEAVY + NUMERIC),
+    ("import nlgraft.text.corpus_config", HEAVY + NUMERIC),
+    (f"import nlgraft.pipeline.trial, {TRACKER}; {TRACKER}.MlflowTracker('sqlite:///x.db', 'e')", HEAVY),
     (f"import nlgraft.commands.main, {', '.join(PARTS)}", HEAVY),
     (f"nlgraft.commands.main.main(['validate', {DEMO}], standalone_mode=False)", HEAVY),
     ("import nlgraft.execution.sweep, nlgraft.execution.trainable", ("torch", "sklearn")),

@@ -131,6 +131,7 @@ def work(rank, size, name, root, stop_at):
 def run_groups(root):
     """Begin with one worker, go on with two, end with as many as the directory is named after."""
     [(name, size)] = [path.name.split("-") for path in root.iterdir()]
+    TRAININGS[name](1)  # what it imports, each fork has
     run_group(1, work, name, root / f"{name}-{size}", 2)
     run_group(2, work, name, root / f"{name}-{size}", 4)
     shutil.copytree(root / f"{name}-{size}", root / "of two")

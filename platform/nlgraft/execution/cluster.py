@@ -36,6 +36,9 @@ _START_S = 180.0
 _END_S = 30.0
 _POLL_S = 0.1
 
+# Told to end, Ray waits 30 s for what still runs; all that this process needed has ended by then.
+_NO_DRAIN = {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}
+
 # The command `ray` in a process that is told to end when the thread ends that started it (prctl 1:
 # PR_SET_PDEATHSIG): the cluster of a killed driver would go on for ever. The driver blocks signals meanwhile.
 _RAY_COMMAND = """
@@ -155,7 +158,7 @@ class LocalRay:
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, MANY_MACHINES: "0" if node == LOOPBACK else "1"},
+                env={**os.environ, **_NO_DRAIN, MANY_MACHINES: "0" if node == LOOPBACK else "1"},
                 start_new_session=True,  # an interrupt from the keyboard is the driver's
             )
         return output

@@ -151,10 +151,17 @@ def _changes(stage: Stage, manifest: Manifest) -> list[str]:
     changes = []
     if stage.version != manifest.version:
         changes.append(f"new version {stage.version} (was {manifest.version})")
-    old, new = dict(dotted(manifest.config)), dict(dotted(stage.config))
+    # Most parts are equal, and the JSON of all settings takes many times as long as their text.
+    parts = [
+        name
+        for name in manifest.config.keys() | stage.config.keys()
+        if repr(manifest.config.get(name, ...)) != repr(stage.config.get(name, ...))
+    ]
+    old, new = (
+        dict(dotted({name: config[name] for name in parts if name in config}))
+        for config in (manifest.config, stage.config)
+    )
     for path in sorted(old.keys() | new.keys()):
-        if path in old and path in new and repr(old[path]) == repr(new[path]):
-            continue  # as most are, and their JSON takes several times as long
         before, after = (
             canonical_json(config[path]) if path in config else "absent" for config in (old, new)
         )

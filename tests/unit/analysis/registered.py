@@ -9,14 +9,17 @@ import numpy as np
 from ruamel.yaml import YAML
 
 import nlgraft
-from nlgraft import api
 from nlgraft.basics.errors import TrialFailed
 from nlgraft.basics.strict_config import ReadWhen, StrictConfig, as_read
 from nlgraft.evaluation.artifact import write_evaluation
 from nlgraft.evaluation.scores import evaluate_text
 from nlgraft.pipeline.stage import NullReporter, Stage, StageGraph
+from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.pipeline.trial import run_trial
+from nlgraft.runs.run import read_result
 from nlgraft.stages import seq2seq_graph
 from nlgraft.study.data.design import cells
+from nlgraft.study.reading.resolving import resolve_cell
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.corpus_config import CorpusConfig
 from nlgraft.text.files import InputPath, file_digest
@@ -144,12 +147,20 @@ class Workplace:
         return nlgraft.Study.from_yaml(file, [f"storage.path={self.root / 'store'}", *overrides])
 
     def run(self, *overrides, skip=()):
-        study = self.study(*overrides)
+        """Run all trials as a driver does: what the study asks is declared once, when the first has ended."""
+        study, is_declared = self.study(*overrides), False
+        store = ArtifactStore.open(study.storage.path)
+        options = {"reporter": NullReporter(), "is_waiting": True}
         for cell in cells(study):
+            resolved = resolve_cell(study, cell)
             for seed in study.seeds:
-                if (cell.label, seed) not in skip and cell.label not in skip:
-                    with suppress(TrialFailed):
-                        api.run_one(study, cell.label, seed, NullReporter())
+                if (cell.label, seed) in skip or cell.label in skip:
+                    continue
+                with suppress(TrialFailed):
+                    run_trial(resolved.graph(seed), store, config=resolved.document, **options)
+                if not is_declared:
+                    read_result(study, store).declare()
+                    is_declared = True
         return nlgraft.load(study)
 
     def register(self, *overrides):

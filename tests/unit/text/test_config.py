@@ -18,7 +18,6 @@ from nlgraft.text.corpus_config import (
     word_tokens,
 )
 from nlgraft.text.tokenizer_config import LearnedTokenizerConfig
-from tests.processes import python
 
 config_of = TypeAdapter(CorpusConfig).validate_python
 
@@ -169,11 +168,3 @@ def test_every_field_says_what_it_means():
         described = descriptions(config)
         for name in config.model_fields:
             assert described.get(name) or name == "corpus", f"{config.__name__}.{name}"
-
-
-def test_reading_a_config_imports_nothing_heavy():
-    code = (
-        "import sys, nlgraft.text.corpus_config\n"
-        "print([m for m in ('torch', 'numpy', 'sentencepiece', 'sacrebleu', 'datasets') if m in sys.modules])"
-    )
-    assert python("-c", code).stdout.strip() == "[]"

@@ -32,15 +32,6 @@ def test_file_stores_are_refused_with_the_way_out(uri):
         MlflowTracker(uri, "demo")
 
 
-def test_importing_and_naming_a_tracker_does_not_import_mlflow():
-    code = (
-        "import sys; from nlgraft.tracking.mlflow_tracker import MlflowTracker;"
-        "MlflowTracker('sqlite:///x.db', 'e');"
-        "assert not {'mlflow', 'torch', 'ray', 'pandas'} & set(sys.modules)"
-    )
-    python("-c", code, env={"PYTHONPATH": "platform"})
-
-
 def test_a_fresh_store_is_made_without_a_word(tmp_path):
     """Directories of a SQLite database are made; MLflow's progress stays off stderr, its links off stdout.
 
