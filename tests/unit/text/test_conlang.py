@@ -52,7 +52,11 @@ def tells_apart(meaning, other):
 
 
 def test_the_text_is_the_same_in_every_process_and_version():
-    """Golden: CONLANG_VERSION 1. Text that changes needs a new version, since digests hold it."""
+    """Golden: CONLANG_VERSION 1. Text that changes needs a new version, since digests hold it.
+
+    Of this version words are Zipfian, sentences have 9 to 12 words on average, and drafts share six of ten
+    words with their target: what could fail only together with the digest has no test.
+    """
     code = (
         "from nlgraft.text.corpus_config import ConlangConfig\n"
         "from nlgraft.text.conlang.tasks import generate\n"
@@ -63,6 +67,8 @@ def test_the_text_is_the_same_in_every_process_and_version():
     here = sorted(made(count=300, task="multi_source", domain="b").items())
     assert ran.strip() == str(here)
     assert hashlib.sha256(str(here).encode()).hexdigest()[:16] == "0982b87dd8dcd823"
+    every_task = [sorted(made(task=task, domain=domain).items()) for task in TASKS for domain in "ab"]
+    assert hashlib.sha256(str(every_task).encode()).hexdigest()[:16] == "c78ea3ed2e3898b9"
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -83,31 +89,10 @@ def test_splits_are_disjoint_and_prefixes(task):
     assert made("test", 60, task=task, train=7, dev=9) == splits["test"]
 
 
-def test_domains_differ():
-    assert made() == made() != made(domain="b")
-
-
 def test_tasks_speak_of_the_same_things():
     single, several, drafted = (made(task=task) for task in ("translation", "multi_source", "post_editing"))
     assert single["target"] == several["target"] == drafted["target"]
     assert single["source 0"] == several["source 0"] == drafted["source 0"]
-
-
-@pytest.mark.parametrize("domain", ["a", "b"])
-def test_sentences_are_of_a_natural_length(domain):
-    streams = made(count=2000, domain=domain)
-    for lines in streams.values():
-        words = [len(line.split()) for line in lines]
-        assert 9 < sum(words) / len(words) < 12
-        assert min(words) <= 4
-        assert 25 < max(words) < 50
-
-
-def test_words_are_zipfian():
-    counts = Counter(word.strip(".") for line in made(count=4000)["source 0"] for word in line.split())
-    content = sorted((n for word, n in counts.items() if len(word) > 3), reverse=True)
-    assert content[0] > 2 * content[20]
-    assert content[20] > 4 * content[200] > 0
 
 
 ALL = {"first", "second", "target"}
@@ -247,15 +232,6 @@ def test_a_label_is_the_sum_of_good_and_bad():
     assert min(counts.values()) > 200
     opposites = [lexeme for lexeme in LEXEMES if lexeme.derivation == "opposite"]
     assert all(lexeme.valence == -LEXEMES[lexeme.parts[0]].valence for lexeme in opposites)
-
-
-def test_drafts_are_near_misses():
-    streams = made(count=500, task="post_editing")
-    pairs = [*zip(streams["source 1"], streams["target"], strict=True)]
-    right = sum(draft == target for draft, target in pairs)
-    assert 0.05 < right / 500 < 0.4
-    words = [[{*line.split()} for line in pair] for pair in pairs]
-    assert sum(len(draft & target) / len(target) for draft, target in words) / 500 > 0.6
 
 
 def test_topical_text_keeps_to_a_field():
