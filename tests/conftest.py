@@ -1,5 +1,6 @@
 """Where the tests find the toy system and the real text."""
 
+import contextlib
 import gc
 import gzip
 import importlib.util
@@ -9,6 +10,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 import hypothesis
@@ -92,8 +94,19 @@ def empty_database(tmp_path_factory):
 @pytest.fixture(scope="session")
 def s3_server():
     """Host and port of an S3-compatible server on loopback."""
+    from moto.moto_server import threaded_moto_server
     from moto.server import ThreadedMotoServer
 
+    class OneChangeAtATime(threaded_moto_server.DomainDispatcherApplication):
+        """moto looks whether a key is there before it writes: of two at once both would be the first."""
+
+        changing = threading.Lock()  # moto has a `lock`, too
+
+        def __call__(self, environ, start_response):
+            with self.changing if environ["REQUEST_METHOD"] == "PUT" else contextlib.nullcontext():
+                return super().__call__(environ, start_response)
+
+    threaded_moto_server.DomainDispatcherApplication = OneChangeAtATime
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line a request
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()

@@ -95,7 +95,7 @@ CORPUS = Addition(
                 "CorpusConfig = Annotated[\n",
                 "class NumbersConfig(ConlangConfig.__base__):\n"
                 '    corpus: Literal["numbers"]\n'
-                "    count: int = Field(default=40, ge=1)\n\n"
+                '    count: int = Field(default=40, ge=1)\n    """Examples."""\n\n'
                 "    @property\n"
                 "    def roles(self) -> tuple[str, ...]:\n"
                 '        return ("source 0", "source 1", "target")\n\n\n{}    NumbersConfig | ',

@@ -97,7 +97,7 @@ REFUSED = {
     "revision": "it belongs to a checkpoint",
     "upstream_tokenizer": "a model that is trained from scratch needs it",
     "masked_lm.model": "a toy has no checkpoint instead",
-    "lora": "it needs the extra peft: tests/unit/llm_vocabulary",
+    "lora": "one of two ways to finetune a part, which exclude each other",
     "causal_lm.model": "a toy has no checkpoint instead",
     "causal_lm.tokenizer": "a model that is trained from scratch needs it",
     "donor.model": "a toy has no checkpoint instead",

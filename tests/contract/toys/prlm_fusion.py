@@ -48,7 +48,7 @@ ARMS = {
     "average, finetuned": _arm(merge="average", is_frozen=False),
     "dropnet, finetuned": _arm(merge="dropnet", is_frozen=False),
     "sum, adapters": _arm(prlms=["gpt", "electra"], is_frozen=False, part={"lora": {"rank": 2}}),
-    "direct, top layer": _arm(merge="direct", is_frozen=False, part={"top_layers": 1}),
+    "direct, top layer": _arm(merge="direct", layers=-1, is_frozen=False, part={"top_layers": 1}),
     "gate": _arm(merge="gate", states="bf16"),
     "random weights": _arm(weights="random"),
     "random weights, trained": _arm(weights="random", is_frozen=False),
