@@ -214,8 +214,8 @@ def transformer(config: Config) -> TransformerConfig:
 def _context(config: Config, name: str) -> ContextConfig:
     fusion = config.fusion
     if fusion.weights == "own":
-        own = OwnEmbeddingsConfig(width=_width(config, name))
-        return ContextConfig(encoder=own, dropout=fusion.dropout)
+        embeddings = OwnEmbeddingsConfig(width=_width(config, name))
+        return ContextConfig(encoder=embeddings, dropout=fusion.dropout)
     return ContextConfig(
         encoder=HuggingFaceEncoderConfig(),
         pooling=pooling(fusion.layers),
