@@ -7,6 +7,7 @@ import json
 import logging
 import math
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -41,7 +42,8 @@ WRITTEN, KEPT = "metrics", "kept.tar"
 nlgraft packs and unpacks and never reads."""
 _POLL_S, _PATIENCE_S = 0.2, 15.0
 """How often a command is looked at; the time that it gets to end after a signal."""
-_TAIL_LINES, _TAIL_BYTES = 30, 8000
+_TAIL_LINES, _TAIL_BYTES = 60, 8000
+_ERROR_OF_PROCESS = re.compile(r"^\[rank\d+\]: (?!Traceback)\S.*", re.MULTILINE)
 _COLUMNS = ("item", "metric", "value")
 _OUT_OF_MEMORY = 128 + 9
 
@@ -166,6 +168,9 @@ def _failure(what: str, log: Path) -> CommandFailed:
     text = log.read_bytes()[-_TAIL_BYTES:].decode(errors="replace").rstrip()
     lines = text.splitlines()[-_TAIL_LINES:]
     last = f"wrote last: {lines[-1].strip()}" if lines else "wrote nothing"
+    # After it come errors of the processes that wait for this one, and torchrun's own.
+    if (error := _ERROR_OF_PROCESS.search(text)) is not None:
+        last = f"wrote: {error[0]}"
     # For the worker's log and `nlgraft trial`; records of trials have it in the traceback.
     logger.warning("\n".join(lines))
     return CommandFailed("\n".join([f"{what}; it {last}", *lines]))

@@ -391,6 +391,65 @@ def test_a_limit_and_an_end_take_all_processes_with_them(code, store, end, limit
     wait_until(lambda: not any(is_alive(pid) for pid in pids_in(pids)))
 
 
+WORKERS = """\
+import json, os, sys, time
+import torch
+import torch.distributed as group
+end, pids, rate = sys.argv[1], sys.argv[2], float(sys.argv[3])
+group.init_process_group("gloo")
+rank, size = group.get_rank(), group.get_world_size()
+with open(pids, "a") as file:
+    print(os.getpid(), os.getppid(), file=file)
+points, weight = torch.arange(4.0), torch.zeros(1)
+progress = open(os.devnull if rank else "out.jsonl", "w")
+for step in (1, 2):
+    gradient = (2 * (weight - points[rank::size])).mean(0, keepdim=True)
+    group.all_reduce(gradient)
+    weight -= rate * gradient / size
+    loss = ((weight - points) ** 2).mean().item()
+    print(json.dumps({"step": step, "dev/loss": loss, "processes": size}), file=progress, flush=True)
+    if end == "fail" and rank:
+        raise ValueError("the second process fails")
+    if end == "hang":
+        time.sleep(600)
+group.destroy_process_group()
+"""
+
+
+def of_two_processes(code, end):
+    pids = code.parent / "pids"
+    (code / "run.py").write_text(WORKERS)
+    command = f"torchrun --standalone --nproc-per-node=2 run.py {end} {pids} {{lr}} {{seed}}"
+    train = {"base.stages.train.command": command, "base.stages.train.metrics": ["out.jsonl"]}
+    metrics = {name: {"direction": "minimize"} for name in ("dev/loss", "dev/processes")}
+    metrics["dev/processes"]["key"] = "processes"
+    declare = {"lr": {"type": "float", "default": 0.25}}
+    changes = train | {"base.metrics": metrics, "base.declare": declare}
+    return graph_of(study_of(code, {**changes, "factors": {}})), pids
+
+
+def test_torchrun_trains_with_two_processes_in_one_trial(code, store):
+    graph, pids = of_two_processes(code, "return")
+    record = ran(graph, store)
+    assert record.metrics["dev/processes"] == 2
+    # From 0 towards the mean 1.5 of 0, 1, 2, 3 in two steps that halve the distance; their variance is 1.25.
+    curve = [point[:2] for point in record.curves["dev/loss"]]
+    assert curve == [[1, 1.25 + 0.75**2], [2, 1.25 + 0.375**2]]
+    workers = [int(line.split()[0]) for line in pids.read_text().splitlines()]
+    assert len({*workers}) == 2
+
+
+@pytest.mark.usefixtures("short_patience")
+def test_torchrun_ends_with_both_processes(code, store):
+    graph, pids = of_two_processes(code, "fail")
+    with pytest.raises(TrialFailed, match=r"status 1; it wrote: .rank1.: ValueError: the second process fails"):
+        ran(graph, store)
+    graph, pids = of_two_processes(code, "hang")
+    record = ran(graph, store, StopsOnceThree(pids))
+    assert (record.state, record.metrics["dev/loss"]) == ("stopped", 1.8125)
+    wait_until(lambda: not any(is_alive(pid) for pid in pids_in(pids)))
+
+
 def test_ctrl_c_ends_the_command_of_a_trial(code):
     pids = code.parent / "pids"
     with_script(code, TREE.format(pids=pids, end="wait"))
