@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from nlgraft.analysis.data.ledger import Entry
     from nlgraft.analysis.data.registration import Registration
     from nlgraft.analysis.data.stream import Stream
+    from nlgraft.analysis.estimates.agreement import Agreement
     from nlgraft.analysis.policy.proposals import Answer
     from nlgraft.analysis.policy.validity import Validity
     from nlgraft.analysis.study_result import StudyResult
@@ -332,6 +333,27 @@ def validity(study: Study, num_simulations: int = 1000) -> Validity:
         return estimate_validity(design_of(load(study).alone()), num_simulations)
     except ValueError as error:
         raise NlgraftError(f"{study.name}: {error}") from error
+
+
+def agreement(
+    studies: Sequence[Study],
+    *,
+    target: str | None = None,
+    metrics: Sequence[str] = (),
+    threshold: float = 0.8,
+) -> Agreement:
+    """Tell how far small studies order the arms as the last one, from the trials that have finished.
+
+    Where a metric of the test set is asked for, the studies enter the ledger first, as for a report; see
+    `nlgraft.analysis.estimates.agreement.agreement`.
+    """
+    from nlgraft.analysis.estimates.agreement import agreement
+
+    results = [load(study) for study in studies]
+    if any(name.startswith("test") for name in (target or "", *metrics)):
+        for result in results:
+            _ = result.analyses
+    return agreement(results, target, metrics, threshold)
 
 
 def run_one(study: Study, cell: str, seed: int | None, reporter: Reporter) -> TrialRecord:

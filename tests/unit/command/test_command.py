@@ -442,7 +442,9 @@ def test_torchrun_trains_with_two_processes_in_one_trial(code, store):
 @pytest.mark.usefixtures("short_patience")
 def test_torchrun_ends_with_both_processes(code, store):
     graph, pids = of_two_processes(code, "fail")
-    with pytest.raises(TrialFailed, match=r"status 1; it wrote: .rank1.: ValueError: the second process fails"):
+    with pytest.raises(
+        TrialFailed, match=r"status 1; it wrote: .rank1.: ValueError: the second process fails"
+    ):
         ran(graph, store)
     graph, pids = of_two_processes(code, "hang")
     record = ran(graph, store, StopsOnceThree(pids))

@@ -1,0 +1,155 @@
+"""Do small studies order the arms as a large one does: decision accuracy (DataDecide, Magnusson et al. 2025).
+
+Of all pairs of arms, the share that the means over seeds at a small scale order as those at the largest one;
+a tie counts half, and so do guesses. The interval is a bootstrap over seeds, drawn for each scale apart and
+for all arms of a scale together, which are paired by seed. It tells what other seeds would have shown of
+*these* arms, and is too narrow with two or three. Arms are not drawn: their pairs depend on each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from nlgraft.analysis.data.results import Results
+from nlgraft.analysis.data.trials import Array
+from nlgraft.analysis.estimates.comparison import rounded_all
+from nlgraft.basics.errors import DataError, NlgraftError, nearest
+
+_NUM_SAMPLES = 10_000
+_RANDOM_SEED = 20261128
+
+
+@dataclass(frozen=True)
+class ScaleAgreement:
+    """How far a scale orders the arms by one metric as the largest scale does by the target.
+
+    Attributes:
+        scale: Name of the variant.
+        metric: Metric by which the scale orders the arms.
+        share: Decision accuracy, 0 to 1.
+        ci: Interval of the share over seeds; None where a scale has fewer than two.
+        num_arms: Arms with scores at both scales.
+        num_seeds: Seeds that all these arms have, at this scale and at the largest one.
+    """
+
+    scale: str
+    metric: str
+    share: float
+    ci: tuple[float, float] | None
+    num_arms: int
+    num_seeds: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far smaller scales agree with the largest one.
+
+    Attributes:
+        target: Metric at the largest scale whose order is to be foretold.
+        threshold: Share that is good enough.
+        rows: Each smaller scale with each metric.
+        seconds: Time of the stages of each scale, each stage counted once; the largest scale is the last.
+        missing: Labels of the cells of a scale of which no or not every trial has finished.
+    """
+
+    target: str
+    threshold: float
+    rows: tuple[ScaleAgreement, ...]
+    seconds: Mapping[str, float]
+    missing: Mapping[str, Sequence[str]]
+
+    @property
+    def cheapest(self) -> ScaleAgreement | None:
+        """The cheapest scale and metric that are good enough; None if none is."""
+        sufficient = [row for row in self.rows if row.share >= self.threshold]
+        return min(sufficient, key=lambda row: (self.seconds[row.scale], -row.share), default=None)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all of it as JSON values."""
+        cheapest = None if self.cheapest is None else asdict(self.cheapest)
+        return rounded_all({**asdict(self), "cheapest": cheapest})
+
+
+def agreement(
+    results: Sequence[Results], target: str | None = None, metrics: Sequence[str] = (), threshold: float = 0.8
+) -> Agreement:
+    """Compare the order of the arms at each scale with that at the last one.
+
+    Args:
+        results: Results of the scales, the largest last. Cells of one label are one arm.
+        target: Metric at the largest scale; None for the objective.
+        metrics: Metrics by which smaller scales order the arms; none for the target alone.
+        threshold: Share that is good enough.
+
+    Raises:
+        NlgraftError: There are fewer than two scales, or a scale has no such metric.
+        DataError: Fewer than two arms have scores at two scales.
+    """
+    *smaller, largest = results
+    if not smaller:
+        raise NlgraftError("agreement compares scales: name two or more, the largest one last")
+    target = target or largest.study.objective.metric
+    pairs = [(result, metric) for result in smaller for metric in metrics or [target]]
+    return Agreement(
+        target,
+        threshold,
+        tuple(_scale_agreement(result, metric, largest, target) for result, metric in pairs),
+        {result.study.variant: result.provenance.computed_s for result in results},
+        {
+            result.study.variant: [cell.label for cell in result.cells if cell.state != "finished"]
+            for result in results
+        },
+    )
+
+
+def _scale_agreement(result: Results, metric: str, largest: Results, target: str) -> ScaleAgreement:
+    small, large = _scores(result, metric), _scores(largest, target)
+    arms = [arm for arm in small if arm in large]
+    matrices = [_by_seed(scores, arms) for scores in (small, large)]
+    names = f"{result.study.variant}, {metric}, and {largest.study.variant}, {target}"
+    if len(arms) < 2 or not all(map(len, matrices)):
+        raise DataError(f"{names}: two arms with common seeds are needed at both scales; run the studies")
+    alpha, num_seeds = largest.study.analysis.alpha, (len(matrices[0]), len(matrices[1]))
+    # The same draws for each scale and metric, whatever else is compared.
+    rng = np.random.default_rng(_RANDOM_SEED)
+    drawn = _share(*(_resampled_means(scores, rng) for scores in matrices))
+    ci = np.quantile(drawn, [alpha / 2, 1 - alpha / 2]).tolist() if min(num_seeds) > 1 else None
+    share = float(_share(*(scores.mean(0) for scores in matrices)))
+    return ScaleAgreement(result.study.variant, metric, share, ci and tuple(ci), len(arms), num_seeds)
+
+
+def _scores(result: Results, name: str) -> dict[str, dict[int, float]]:
+    """Return the scores of each arm by seed, more being better."""
+    metric = result.system.metrics.get(name)
+    if metric is None:
+        hint = nearest(name, list(result.system.metrics))
+        raise NlgraftError(f"{result.system.path} has no metric '{name}'. {hint}")
+    sign = 1.0 if metric.direction == "maximize" else -1.0
+    scores = {
+        cell.label: {seed: sign * score.value for seed, score in cell.measured(name).items()}
+        for cell in result.cells
+    }
+    return {arm: values for arm, values in scores.items() if values}
+
+
+def _by_seed(scores: Mapping[str, Mapping[int, float]], arms: Sequence[str]) -> Array:
+    """Return the scores of the seeds that all arms have, shape (seeds, arms)."""
+    seeds = set.intersection(*(set(scores[arm]) for arm in arms)) if arms else ()
+    return np.array([[scores[arm][seed] for arm in arms] for seed in sorted(seeds)])
+
+
+def _resampled_means(scores: Array, rng: np.random.Generator) -> Array:
+    """Return means over seeds drawn with replacement, shape (samples, arms)."""
+    num = len(scores)
+    return rng.multinomial(num, np.full(num, 1 / num), _NUM_SAMPLES) @ scores / num
+
+
+def _share(small: Array, large: Array) -> Array:
+    """Return the share of pairs of arms in one order in both, arrays of shape (..., arms)."""
+    first, second = np.triu_indices(small.shape[-1], 1)
+    orders = [np.sign(means[..., first] - means[..., second]) for means in (small, large)]
+    return (1 + orders[0] * orders[1]).mean(-1) / 2

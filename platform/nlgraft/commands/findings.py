@@ -1,0 +1,71 @@
+"""Commands that learn more from studies: does a small one foretell a large one, what made a gain."""
+
+from __future__ import annotations
+
+import shlex
+
+import click
+
+from nlgraft.commands.study_command import find_study, has_json, has_storage, print_json, reads_studies
+
+
+@click.command("agreement")
+@click.argument("study_file", metavar="STUDY")
+@click.argument("scales", nargs=-1, required=True, metavar="SCALE...")
+@click.option("--target", metavar="METRIC", help="Metric of the largest scale. Default: the objective.")
+@click.option(
+    "--metric",
+    "metrics",
+    multiple=True,
+    help="By which smaller scales order; repeatable. Default: the target.",
+)
+@click.option(
+    "--threshold",
+    type=click.FloatRange(0, 1),
+    default=0.8,
+    show_default=True,
+    help="Share of pairs of arms that is good enough.",
+)
+@has_storage
+@has_json
+@reads_studies
+def agreement(
+    study_file: str,
+    scales: tuple[str, ...],
+    target: str | None,
+    metrics: tuple[str, ...],
+    threshold: float,
+    storage: str | None,
+    is_json: bool,
+) -> None:
+    """Tell how far small scales order the arms as the largest one does: decision accuracy.
+
+    SCALE is @scale, or overrides in one word, 'model.d_model=64 model.ffn_dim=256', or another study, with
+    overrides or without; the largest is the last. Where all are studies, STUDY is the first scale. Only
+    finished trials are read. Scores on dev cost no verdict; those of test enter the ledger.
+    """
+    from nlgraft import api
+    from nlgraft.analysis.rendering.findings import agreement_table
+    from nlgraft.commands.terminal import plain_table
+
+    groups = [shlex.split(scale) for scale in scales]
+    are_named = [bool(words) and not words[0].startswith("@") and "=" not in words[0] for words in groups]
+    groups = [
+        words if is_named else [study_file, *words] for words, is_named in zip(groups, are_named, strict=True)
+    ]
+    if all(are_named):
+        groups.insert(0, [study_file])
+    studies = [find_study(words[0], words[1:], storage) for words in groups]
+    outcome = api.agreement(studies, target=target, metrics=metrics, threshold=threshold)
+    if is_json:
+        print_json(outcome.to_json())
+    else:
+        table = agreement_table(outcome)
+        header, *rows = table.plain()
+        plain_table(header, rows)
+        click.echo("\n".join(table.notes))
+    storage_words = [] if storage is None else ["--storage", storage]
+    for study, words in zip(studies, groups, strict=True):
+        if labels := outcome.missing[study.variant]:
+            command = shlex.join(["nlgraft", "run", *words, *storage_words])
+            click.echo(f"{study.variant} lacks trials of {', '.join(labels)}: {command}", err=True)
