@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from nlgraft.export.exported import ExportedModel
     from nlgraft.export.exporting import Export
     from nlgraft.pipeline.trial import TrialRecord
+    from nlgraft.runs.ablation_path import AblationPath
     from nlgraft.runs.verifying import Verification
 
 
@@ -354,6 +355,32 @@ def agreement(
         for result in results:
             _ = result.analyses
     return agreement(results, target, metrics, threshold)
+
+
+def ablation_path(
+    study: Study,
+    cell: str = "baseline",
+    *,
+    is_running: bool = False,
+    address: str | None = None,
+    tracking_uri: str | None = None,
+    on_event: Observer | None = None,
+) -> AblationPath:
+    """Tell which changes of a search's winner made its gain; see `nlgraft.runs.ablation_path.follow`.
+
+    Args:
+        study: A study whose search has ended.
+        cell: The cell whose search it is.
+        is_running: Run the trials that are missing; they are scored on dev alone.
+        address: A running Ray cluster; None starts a local one if there is something to run.
+        tracking_uri: MLflow tracking URI; for the default see `nlgraft.runs.run.tracking_uri`.
+        on_event: Receives every event of the sweeps.
+    """
+    from nlgraft.runs.ablation_path import follow
+    from nlgraft.runs.proposing import Place
+
+    place = Place(open_store(study), address, tracking_uri, on_event)
+    return follow(study, find_cell(study, cell), place, is_running=is_running)
 
 
 def run_one(study: Study, cell: str, seed: int | None, reporter: Reporter) -> TrialRecord:

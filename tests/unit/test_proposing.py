@@ -230,7 +230,7 @@ def test_a_proposal_may_replace_a_section(tmp_path):
     base = baseline_of(Study.from_dict(whole))
     changes = ["model={preset: tiny, norm: pre}", "train.peak_lr=1e-3"]
     new, _ = with_changes(base, changes, ArtifactStore.open(tmp_path))
-    pair = comparison_study(base, new, "1", seeds_of(0, 5), 5)
+    pair = comparison_study(base, {"1": new}, seeds_of(0, 5), 5)
     kept_cell, proposal_cell = cells(pair)
     for alone, cell in ((base, kept_cell), (new, proposal_cell)):
         assert resolve_config(pair, cell) == resolve_config(alone, cells(alone)[0])

@@ -3,10 +3,27 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from nlgraft.commands.study_command import find_study, has_json, has_storage, print_json, reads_studies
+from nlgraft.basics.errors import DataError
+from nlgraft.commands.study_command import (
+    find_study,
+    has_address,
+    has_json,
+    has_storage,
+    has_tracking,
+    print_json,
+    progress_of,
+    reads_studies,
+    with_study,
+)
+
+if TYPE_CHECKING:
+    from nlgraft.analysis.rendering.typesetting import Table
+    from nlgraft.study.public import Study
 
 
 @click.command("agreement")
@@ -46,7 +63,6 @@ def agreement(
     """
     from nlgraft import api
     from nlgraft.analysis.rendering.findings import agreement_table
-    from nlgraft.commands.terminal import plain_table
 
     groups = [shlex.split(scale) for scale in scales]
     are_named = [bool(words) and not words[0].startswith("@") and "=" not in words[0] for words in groups]
@@ -60,12 +76,56 @@ def agreement(
     if is_json:
         print_json(outcome.to_json())
     else:
-        table = agreement_table(outcome)
-        header, *rows = table.plain()
-        plain_table(header, rows)
-        click.echo("\n".join(table.notes))
+        _show(agreement_table(outcome))
     storage_words = [] if storage is None else ["--storage", storage]
     for study, words in zip(studies, groups, strict=True):
         if labels := outcome.missing[study.variant]:
             command = shlex.join(["nlgraft", "run", *words, *storage_words])
             click.echo(f"{study.variant} lacks trials of {', '.join(labels)}: {command}", err=True)
+
+
+@click.command("path")
+@with_study()
+@click.option("--cell", default="baseline", show_default=True, help="The cell whose search it is.")
+@click.option("--run", "is_running", is_flag=True, help="Run the trials that are missing, scored on dev.")
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write a study of the finished path, on fresh seeds, whose `run` gives verdicts.",
+)
+@has_json
+@has_address("A running Ray cluster, e.g. auto. Default: start a local one.")
+@has_tracking
+def ablation_path(study: Study, out: Path | None, is_running: bool, is_json: bool, **options: Any) -> None:
+    """Tell which changes of a search's winner made its gain: a path from default to winner.
+
+    At each step the change that gains most on dev is taken, paired over the study's seeds. Without --run it
+    is shown as far as its trials have finished.
+    """
+    from nlgraft import api
+    from nlgraft.execution.cluster import prepare_process
+
+    prepare_process(options["address"])
+    with progress_of([study.objective.metric]) as progress:
+        outcome = api.ablation_path(study, is_running=is_running, on_event=progress.show, **options)
+    if is_json:
+        print_json(outcome.to_json())
+    else:
+        _show(outcome.table())
+    if outcome.waiting is not None:
+        click.echo("next: the same command with --run", err=True)
+    elif out is None:
+        click.echo("next: --out PATH.yaml, then nlgraft run PATH.yaml, for verdicts on fresh seeds", err=True)
+    if out is not None:
+        if outcome.declared is None:
+            raise DataError("--out: the path has not ended; first --run")
+        out.write_text(outcome.declared.to_yaml(), encoding="utf-8")
+
+
+def _show(table: Table) -> None:
+    from nlgraft.commands.terminal import plain_table
+
+    if table.rows:
+        header, *rows = table.plain()
+        plain_table(header, rows)
+    click.echo("\n".join(table.notes))

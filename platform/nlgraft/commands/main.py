@@ -17,7 +17,7 @@ import click
 
 from nlgraft.basics.errors import EXIT_DOES_NOT_FIT, EXIT_FAILED, DataError
 from nlgraft.basics.wording import count
-from nlgraft.commands.findings import agreement
+from nlgraft.commands.findings import ablation_path, agreement
 from nlgraft.commands.housekeeping import check, compare, config, diff, ls, pack, rm, unpack
 from nlgraft.commands.housekeeping import gc as collect
 from nlgraft.commands.jobs import job_of, logs, stop, submit
@@ -357,7 +357,7 @@ _COMMANDS = (
     *(systems, schema, studies, init, doctor),
     *(ledger, register, try_proposal, verify),
     *(submit, logs, stop),
-    *(export, translate, classify, agreement),
+    *(export, translate, classify, ablation_path, agreement),
     *(ls, config, diff, compare, pack, unpack, check, rm, collect),
 )
 for command in _COMMANDS:

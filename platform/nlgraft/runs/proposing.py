@@ -31,7 +31,7 @@ from nlgraft.pipeline.stage import StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.runs.run import Run, tracking_uri
 from nlgraft.study.data import paths
-from nlgraft.study.data.design import cells
+from nlgraft.study.data.design import Cell, cells
 from nlgraft.study.data.study import NOT_IN_VARIANT, Overrides
 from nlgraft.study.data.system import SEARCH_SPLITS
 from nlgraft.study.planning.selection import cell_key
@@ -71,8 +71,8 @@ def _is_choice(text: str) -> bool:
     return text.startswith("@") or field in NOT_IN_VARIANT
 
 
-def baseline_of(study: Study) -> Study:
-    """Reduce a study to its baseline.
+def baseline_of(study: Study, cell: Cell | None = None) -> Study:
+    """Reduce a study to a cell, before its search; to its baseline if none is given.
 
     Raises:
         StudyError: It has seeds that belong to streams.
@@ -80,7 +80,7 @@ def baseline_of(study: Study) -> Study:
     if reserved := [seed for seed in study.seeds if seed >= _FIRST_SEED]:
         message = f"seed {reserved[0]} belongs to streams of proposals; choose seeds below {_FIRST_SEED}"
         raise StudyError([Problem("seeds", message)], study.name)
-    return _read(study, _baseline_document(study))
+    return _read(study, _cell_document(study, cell or cells(study)[0]))
 
 
 def with_overrides(study: Study, overrides: Mapping[str, JsonValue]) -> Study:
@@ -157,30 +157,34 @@ def data_key(study: Study) -> str:
 
 def comparison_study(
     kept: Study,
-    proposal: Study,
-    name: str,
+    proposals: Mapping[str, Study],
     seeds: Sequence[int],
     first: int,
+    suffix: str = "stream",
 ) -> Study:
-    """Build the study that compares a proposal with the kept config.
+    """Build the study that compares proposals with the kept config.
 
     Args:
         kept: The kept config, a study that has one cell.
-        proposal: The proposed config, likewise.
-        name: Name of the proposal's level.
+        proposals: The proposed configs, likewise, by the name of their level.
         seeds: All seeds that the comparison may use.
         first: Number of seeds before the first look; all of them without looks.
+        suffix: End of the study's name.
     """
-    arms = {_KEPT: kept.base | {"data": kept.data}, name: proposal.base | {"data": proposal.data}}
+    arms = {name: arm.base | {"data": arm.data} for name, arm in {_KEPT: kept, **proposals}.items()}
     # Whole sections: a proposal may replace one, and a level can set values but remove none.
-    shared = {key: value for key, value in arms[_KEPT].items() if arms[name].get(key, paths.MISSING) == value}
+    shared = {
+        key: value
+        for key, value in arms[_KEPT].items()
+        if all(sections.get(key, paths.MISSING) == value for sections in arms.values())
+    }
     levels = {
         arm: {key: value for key, value in sections.items() if key not in shared}
         for arm, sections in arms.items()
     }
     shared.pop("data", None)
     values = kept.to_dict() | {
-        "name": f"{kept.name}-stream",
+        "name": f"{kept.name}-{suffix}",
         "base": shared,
         "factors": {PROPOSAL: {"levels": levels, "baseline": _KEPT}},
         "seeds": list(seeds),
@@ -227,9 +231,9 @@ def _trained_once(study: Study) -> tuple[str, dict[str, str]]:
     return first.fingerprint, shared
 
 
-def _baseline_document(study: Study) -> dict[str, Any]:
-    """Values of a study that holds another one's baseline alone."""
-    config = nested_config(study.base, study.data, cells(study)[0].overrides, {})
+def _cell_document(study: Study, cell: Cell) -> dict[str, Any]:
+    """Values of a study that holds one cell of another alone."""
+    config = nested_config(study.base, study.data, cell.overrides, {})
     data = config.pop("data")
     values = study.to_dict()
     kept = ("schema_version", "name", "description", "system", "seeds", "objective")
@@ -344,7 +348,7 @@ class Attempt:
     def _pair(self, number: int, block: int, num_seeds: int, first: int) -> Study:
         """The study of the kept settings and the proposed ones, on the seeds of a block."""
         seeds = seeds_of(block, num_seeds)
-        return comparison_study(self._kept, self._new, str(number), seeds, first)
+        return comparison_study(self._kept, {str(number): self._new}, seeds, first)
 
     def _run(self, pair: Study, looks: _Looks, note: Callable[[], str]) -> str | None:
         """Run the trials of a pair; return the reason why that ended early, or None."""

@@ -335,7 +335,7 @@ def enter_seen(pair: Study, variant: str, gain: Gain, store: ArtifactStore) -> N
     entry = Entry(
         version=VERSION,
         time=timestamp(),
-        study=pair.name.removesuffix("-stream"),
+        study=pair.name.rpartition("-")[0],
         variant=variant,
         system=pair.system,
         segments=segments,
