@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from nlgraft.basics.errors import DataError
 from nlgraft.commands.study_command import (
     find_study,
     has_address,
@@ -109,23 +109,20 @@ def ablation_path(study: Study, out: Path | None, is_running: bool, is_json: boo
     with progress_of([study.objective.metric]) as progress:
         outcome = api.ablation_path(study, is_running=is_running, on_event=progress.show, **options)
     if is_json:
-        print_json(outcome.to_json())
+        print_json(asdict(outcome))
     else:
         _show(outcome.table())
-    if outcome.waiting is not None:
+    if outcome.num_waiting:
         click.echo("next: the same command with --run", err=True)
     elif out is None:
         click.echo("next: --out PATH.yaml, then nlgraft run PATH.yaml, for verdicts on fresh seeds", err=True)
-    if out is not None:
-        if outcome.declared is None:
-            raise DataError("--out: the path has not ended; first --run")
-        out.write_text(outcome.declared.to_yaml(), encoding="utf-8")
+    else:
+        out.write_text(outcome.declared, encoding="utf-8")
 
 
 def _show(table: Table) -> None:
     from nlgraft.commands.terminal import plain_table
 
-    if table.rows:
-        header, *rows = table.plain()
-        plain_table(header, rows)
+    header, *rows = table.plain()
+    plain_table(header, rows)
     click.echo("\n".join(table.notes))

@@ -8,15 +8,15 @@ its gain, so its interval is exploratory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from scipy.stats import ttest_1samp
 
 from nlgraft.analysis.data.stream import Pairs, read_pairs
-from nlgraft.analysis.estimates.comparison import rounded_all
 from nlgraft.analysis.policy.proposals import Gain, enter_seen
 from nlgraft.analysis.rendering.typesetting import Table, interval, make_table, number, probability
 from nlgraft.basics.errors import NlgraftError, StudyError
@@ -29,9 +29,7 @@ from nlgraft.study.data.space import Domain, full_condition, holds, same, sampli
 from nlgraft.study.planning.selection import chosen_params
 from nlgraft.study.public import Study
 from nlgraft.study.reading.resolving import resolve_config
-from nlgraft.study.reading.system_import import system_of
 
-_SUFFIX = "path"
 _DECIMALS = 3
 
 Changes = Mapping[str, Any]
@@ -61,75 +59,41 @@ class AblationPath:
 
     Attributes:
         metric: The objective.
+        trained_once: Stages that are trained once for all seeds.
         steps: The steps so far, from the default on.
-        whole: Gain of the last config over the default; None before the first step.
-        without_effect: Changes that make no other trials.
-        waiting: Study of the trials that the next step needs; None at the end.
-        declared: Study of the path's configs on seeds that took no part in choosing it; None before the end.
-        notes: Stages that are trained once for all seeds.
+        whole: Gain of the last config over the default.
+        remaining: Changes that are not made yet, or at the end of the path make no other trials.
+        num_waiting: Configs whose trials the next step needs; 0 at the end.
+        declared: File of a study of the configs, on seeds that took no part in choosing the path.
     """
 
     metric: str
-    steps: tuple[Step, ...]
-    whole: Gain | None
-    without_effect: Changes
-    waiting: Study | None
-    declared: Study | None
-    notes: tuple[str, ...]
+    trained_once: list[str]
+    steps: list[Step]
+    whole: Gain
+    remaining: Changes
+    num_waiting: int
+    declared: str
 
     def table(self) -> Table:
         """Tabulate the steps, and the whole path below them."""
         rows = [
-            {
-                "change": _text(step.changes),
-                "gain": number(step.gain.mean, _DECIMALS, is_signed=True),
-                "interval": interval(step.gain.interval, _DECIMALS),
-                "p": probability(step.p),
-                "best of": str(step.num_candidates),
-            }
+            _row(_text(step.changes), step.gain)
+            | {"p": probability(step.p), "best of": str(step.num_candidates)}
             for step in self.steps
         ]
-        if self.whole is not None:
-            gain = number(self.whole.mean, _DECIMALS, is_signed=True)
-            rows.append(
-                {"change": "all of them", "gain": gain, "interval": interval(self.whole.interval, _DECIMALS)}
-            )
         notes = [
-            f"{name} is trained once for all seeds: the gains are about that one." for name in self.notes
+            f"Gain: in {self.metric}, over the row above; first over the default. A step is the best of several "
+            "on these seeds, so it looks larger than it is: exploratory, no verdict."
         ]
-        if self.steps:
-            notes.append(
-                f"Gain: in {self.metric}, over the row above; first over the default. A step is the best of "
-                "several on these seeds, so it looks larger than it is: exploratory, no verdict."
-            )
-        if self.without_effect:
-            notes.append(f"Without effect: {_text(self.without_effect)}.")
-        if self.waiting is not None:
-            num_configs, num_seeds = len(cells(self.waiting)), len(self.waiting.seeds)
-            notes.append(f"The next step needs {count(num_configs, 'config')} x {count(num_seeds, 'seed')}.")
-        return make_table(rows, notes=notes)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the path as JSON values."""
-        return rounded_all(
-            {
-                "metric": self.metric,
-                "steps": [asdict(step) for step in self.steps],
-                "whole": None if self.whole is None else asdict(self.whole),
-                "without_effect": self.without_effect,
-                "is_complete": self.waiting is None,
-                "notes": self.notes,
-            }
-        )
-
-
-@dataclass(frozen=True)
-class _Candidate:
-    """A config after one more change, and the study that compares it with the config before."""
-
-    changes: Changes
-    config: Study
-    pair: Study
+        notes += [
+            f"{name} is trained once for all seeds: gains are about that one." for name in self.trained_once
+        ]
+        if self.num_waiting:
+            notes.append(f"The next step needs trials of {count(self.num_waiting, 'config')}.")
+        elif self.remaining:
+            notes.append(f"Without effect: {_text(self.remaining)}.")
+        return make_table([*rows, _row("all of them", self.whole)], notes=notes)
 
 
 def follow(study: Study, cell: Cell, place: Place, *, is_running: bool) -> AblationPath:
@@ -153,34 +117,39 @@ def follow(study: Study, cell: Cell, place: Place, *, is_running: bool) -> Ablat
     if not blocks:
         raise NlgraftError(f"{study.variant}, {cell.label}: the search chose the default")
     default = baseline_of(study, cell)
-    notes = check_comparable(default, _with_changes(default, _union(blocks)))
-    current, reached, steps, waiting = default, [], [], None
-    while candidates := _candidates(current, blocks):
-        joint = _study_of(current, [candidate.config for candidate in candidates])
-        pairs = [_read(candidate.pair, place) for candidate in candidates]
-        if is_running and any(pair.open for pair in pairs):
+    trained_once = check_comparable(default, _with_changes(default, _union(blocks)))
+    reached, steps, num_waiting = [default], [], 0
+    # Where no change makes other trials by itself, all that are left may do so together.
+    while pairs := _pairs(reached[-1], blocks) or _pairs(reached[-1], [_union(blocks)]):
+        joint = _comparison(reached[-1], [proposal for _, proposal, _ in pairs])
+        if is_running:
             uri = tracking_uri(joint, place.store, place.tracking_uri)
             run = Run(joint, place.store, cells(joint), uri, place.address, place.on_event)
             run.sweep(dict, lambda: "A step from default to winner")
-            pairs = [_read(candidate.pair, place) for candidate in candidates]
-        if any(pair.open for pair in pairs):
-            waiting = joint
+        read = [read_pairs(pair, place.store, len(pair.seeds)) for _, _, pair in pairs]
+        if any(values.open for values in read):
+            num_waiting = len(cells(joint))
             break
-        step, current = _best(study, candidates, pairs, place)
-        steps.append(step)
-        reached.append(current)
-        blocks = [block for block in blocks if not block.keys() <= step.changes.keys()]
-    whole = _gain(_read(_study_of(default, reached[-1:]), place), study) if reached else None
-    is_complete = waiting is None and bool(reached)
-    return AblationPath(
-        study.objective.metric,
-        tuple(steps),
-        whole,
-        {} if waiting else _union(blocks),
-        waiting,
-        _declared(default, reached) if is_complete else None,
-        tuple(notes),
-    )
+        gains = [_gain(values, study) for values in read]
+        # What was seen of all of them, before the best is shown.
+        for (_, _, pair), gain in zip(pairs, gains, strict=True):
+            enter_seen(pair, study.variant, gain, place.store)
+        means = [(gain.mean, index) for index, gain in enumerate(gains) if gain.mean is not None]
+        if not means:
+            raise NlgraftError(f"{study.variant}: no seed has finished in two configs of a step")
+        changes, proposal, _ = pairs[max(means)[1]]
+        gain = gains[max(means)[1]]
+        steps.append(Step(changes, gain, _p_value(gain), len(pairs)))
+        reached.append(proposal)
+        blocks = [block for block in blocks if not block.keys() <= changes.keys()]
+    whole = Gain.of((), ())
+    if steps:
+        pair = _comparison(default, reached[-1:])
+        whole = _gain(read_pairs(pair, place.store, len(pair.seeds)), study)
+    fresh_seeds = range(max(study.seeds) + 1, max(study.seeds) + 1 + len(study.seeds))
+    declared = _comparison(default, reached[1:], fresh_seeds).to_yaml() if steps and not num_waiting else ""
+    metric = study.objective.metric
+    return AblationPath(metric, trained_once, steps, whole, _union(blocks), num_waiting, declared)
 
 
 def change_blocks(params: Changes, space: Mapping[str, Domain], config: Mapping[str, Any]) -> list[Changes]:
@@ -208,55 +177,19 @@ def change_blocks(params: Changes, space: Mapping[str, Domain], config: Mapping[
     return blocks
 
 
-def _candidates(current: Study, blocks: list[Changes]) -> list[_Candidate]:
-    """List the changes that make other trials; if none does alone, all of them together."""
-    singles = [candidate for block in blocks if (candidate := _candidate(current, block)) is not None]
-    together = None if singles or not blocks else _candidate(current, _union(blocks))
-    return singles if together is None else [together]
+def _pairs(current: Study, blocks: list[Changes]) -> list[tuple[Changes, Study, Study]]:
+    """List the changes that make other trials, each with its config and the study that compares it."""
+    pairs = []
+    for changes in blocks:
+        with suppress(StudyError):
+            proposal = _with_changes(current, changes)
+            pairs.append((changes, proposal, _comparison(current, [proposal])))
+    return pairs
 
 
-def _candidate(current: Study, changes: Changes) -> _Candidate | None:
-    try:
-        config = _with_changes(current, changes)
-        return _Candidate(changes, config, _study_of(current, [config]))
-    except StudyError:
-        return None
-
-
-def _best(study: Study, candidates: list[_Candidate], pairs: list[Pairs], place: Place) -> tuple[Step, Study]:
-    """Take the candidate that gains most; what was seen of all of them enters the ledger."""
-    gains = [_gain(pair, study) for pair in pairs]
-    for candidate, gain in zip(candidates, gains, strict=True):
-        enter_seen(candidate.pair, study.variant, gain, place.store)
-    scored = [(gain.mean, index) for index, gain in enumerate(gains) if gain.mean is not None]
-    if not scored:
-        raise NlgraftError(f"{study.variant}: no seed has finished in two configs of a step")
-    _, index = max(scored)
-    gain, candidate = gains[index], candidates[index]
-    # Seeds that agree but for rounding leave nothing to test.
-    is_constant = np.allclose(gain.gains, gain.gains[0], rtol=1e-12, atol=0)
-    p = None if is_constant else float(ttest_1samp(gain.gains, 0.0).pvalue)
-    return Step(candidate.changes, gain, p, len(candidates)), candidate.config
-
-
-def _declared(default: Study, reached: list[Study]) -> Study:
-    """Ask for each step over the one before, on fresh seeds: those of the path have chosen it."""
-    num_seeds, metrics = len(default.seeds), system_of(default).metrics
-    first = max(default.seeds) + 1
-    asked = _study_of(default, reached, range(first, first + num_seeds))
-    on_test = "test/" + default.objective.metric.removeprefix("dev/")
-    metric = on_test if on_test in metrics else default.objective.metric
-    claims = [
-        {"better": str(number + 1), "worse": str(number), "metric": metric, "source": "none: this path"}
-        for number in range(1, len(reached))
-    ]
-    return with_overrides(asked, {"claims": claims, "seeds": list(asked.seeds)})
-
-
-def _study_of(current: Study, configs: list[Study], seeds: Iterable[int] = ()) -> Study:
-    seeds = list(seeds) or current.seeds
+def _comparison(current: Study, configs: list[Study], seeds: Sequence[int] = ()) -> Study:
     arms = {str(number): config for number, config in enumerate(configs, 1)}
-    return comparison_study(current, arms, seeds, len(seeds), _SUFFIX)
+    return comparison_study(current, arms, seeds or current.seeds, len(current.seeds), "path")
 
 
 def _with_changes(study: Study, changes: Changes) -> Study:
@@ -268,13 +201,21 @@ def _union(blocks: Iterable[Changes]) -> Changes:
     return {path: value for block in blocks for path, value in block.items()}
 
 
-def _read(pair: Study, place: Place) -> Pairs:
-    return read_pairs(pair, place.store, len(pair.seeds))
-
-
-def _gain(pair: Pairs, study: Study) -> Gain:
-    gains = {} if pair.why_not else pair.gains
+def _gain(values: Pairs, study: Study) -> Gain:
+    gains = {} if values.why_not else values.gains
     return Gain.of(tuple(gains), tuple(gains.values()), study.analysis.alpha)
+
+
+def _p_value(gain: Gain) -> float | None:
+    # Seeds that agree but for rounding leave nothing to test.
+    if np.allclose(gain.gains, gain.gains[0], rtol=1e-12, atol=0):
+        return None
+    return float(ttest_1samp(gain.gains, 0.0).pvalue)
+
+
+def _row(text: str, gain: Gain) -> dict[str, str]:
+    mean = number(gain.mean, _DECIMALS, is_signed=True)
+    return {"change": text, "gain": mean, "interval": interval(gain.interval, _DECIMALS)}
 
 
 def _text(changes: Changes) -> str:
