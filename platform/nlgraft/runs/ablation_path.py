@@ -83,8 +83,8 @@ class AblationPath:
             for step in self.steps
         ]
         notes = [
-            f"Gain: in {self.metric}, over the row above; first over the default. A step is the best of several "
-            "on these seeds, so it looks larger than it is: exploratory, no verdict."
+            f"Gain: in {self.metric}, over the row above; first over the default. A step is the best of "
+            "several on these seeds, so it looks larger than it is: exploratory, no verdict."
         ]
         notes += [
             f"{name} is trained once for all seeds: gains are about that one." for name in self.trained_once
