@@ -1,7 +1,7 @@
 """Does a narrow model order the arms of a study as a wide one does: decision accuracy of three systems.
 
-``python -m benchmarks.agreement --storage DIR`` trains the arms at four widths, in some 20 minutes of one core,
-and goes on where it ended; ``nlgraft agreement`` of the names that it prints reads the result.
+``python -m benchmarks.agreement --storage DIR`` trains the arms at four widths, in some 20 minutes of one
+core, and goes on where it ended; ``nlgraft agreement`` of the names that it prints reads the result.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ PEAK_LR = {32: "6e-3", 64: "4e-3", 128: "3e-3", 256: "2e-3"}
 
 
 def embeddings(width: int) -> list[str]:
+    """New rows of a masked language model, by its loss right after the exchange."""
     return [
         "search_spaces/embedding_transfer/masked_lm_vocabulary.yaml",
         "name=width-embeddings",
@@ -47,6 +48,7 @@ def embeddings(width: int) -> list[str]:
 
 
 def vocabulary(width: int) -> list[str]:
+    """A task's own vocabulary, by the accuracy of a classifier."""
     levels = "[old_vocabulary, from_scratch, all_random, vipi]"
     return [
         "search_spaces/vocabulary_transfer/table3_4_initialisation.yaml",
@@ -72,6 +74,7 @@ def vocabulary(width: int) -> list[str]:
 
 
 def causal(width: int) -> list[str]:
+    """A new vocabulary of a causal language model, by its loss after training."""
     arms = ", ".join(
         f"{method}: {{vocabulary.change: replace, vocabulary.method: {method}}}"
         for method in ("random", "fvt", "focus")
@@ -99,6 +102,7 @@ def causal(width: int) -> list[str]:
 
 
 def sizes(model: str, width: int) -> list[str]:
+    """Overrides of a model's width."""
     return [f"{model}.d_model={width}", f"{model}.ffn_dim={4 * width}"]
 
 
@@ -106,6 +110,7 @@ STUDIES = {"embeddings": embeddings, "vocabulary": vocabulary, "causal": causal}
 
 
 def train(study: Study, store: ArtifactStore) -> None:
+    """Run all trials of a study in this process, without Ray."""
     for cell in cells(study):
         config = resolve_cell(study, cell)
         for seed in study.seeds:
@@ -114,6 +119,7 @@ def train(study: Study, store: ArtifactStore) -> None:
 
 
 def main() -> None:
+    """Train all arms at all widths."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--storage", required=True)
     parser.add_argument("--study", action="append", choices=STUDIES)

@@ -12,33 +12,12 @@ if sys.argv[:1] == ["-m"] and not sys.flags.safe_path:
 from nlgraft.basics.shipped import make_importable
 
 if TYPE_CHECKING:
-    from nlgraft.api import (
-        Handle,
-        ablation_path,
-        agreement,
-        export_model,
-        launch,
-        load,
-        load_model,
-        propose,
-        register,
-    )
+    from nlgraft.api import Handle, export_model, launch, load, load_model, propose, register
     from nlgraft.study.public import Study
 
     __version__: str
 
-__all__ = [
-    "Handle",
-    "Study",
-    "ablation_path",
-    "agreement",
-    "export_model",
-    "launch",
-    "load",
-    "load_model",
-    "propose",
-    "register",
-]
+__all__ = ["Handle", "Study", "export_model", "launch", "load", "load_model", "propose", "register"]
 
 make_importable()
 

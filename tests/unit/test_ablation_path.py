@@ -121,7 +121,7 @@ def test_each_step_takes_what_gains_most_and_what_exists_with_a_change_moves_wit
 
 def test_a_change_without_effect_waits_for_what_gives_it_one(searched):
     _, study = searched(when=None)
-    outcome = nlgraft.ablation_path(study, is_running=True)
+    outcome = nlgraft.api.ablation_path(study, is_running=True)
     names = [" ".join(step.changes).replace("settings.", "") for step in outcome.steps]
     # sgd with the default's momentum gains 1, and takes 3 of the width's gain; momentum then gains 4.
     assert names == ["lr", "width", "optimizer", "momentum"]
@@ -134,7 +134,7 @@ def test_what_has_no_effect_is_no_step(searched):
     _, study = searched(
         {"settings.lr": 0.1, "settings.momentum": 0.9, "settings.optimizer": "adam"}, when=None
     )
-    outcome = nlgraft.ablation_path(study, is_running=True)
+    outcome = nlgraft.api.ablation_path(study, is_running=True)
     assert [dict(step.changes) for step in outcome.steps] == [{"settings.lr": 0.1}]
     assert outcome.remaining == {"settings.momentum": 0.9}
 
@@ -142,9 +142,9 @@ def test_what_has_no_effect_is_no_step(searched):
 def test_without_changes_or_a_search_there_is_no_path(searched):
     path, study = searched({"settings.lr": 0.5, "settings.optimizer": "adam", "settings.width": 1})
     with pytest.raises(NlgraftError, match="chose the default"):
-        nlgraft.ablation_path(study)
+        nlgraft.api.ablation_path(study)
     with pytest.raises(NlgraftError, match="no search has ended"):
-        nlgraft.ablation_path(Study.from_yaml(path, ["search.trials=2"]))
+        nlgraft.api.ablation_path(Study.from_yaml(path, ["search.trials=2"]))
 
 
 def test_a_setting_moves_with_every_change_that_it_needs():
