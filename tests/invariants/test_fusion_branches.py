@@ -325,7 +325,7 @@ def test_frozen_dropout_is_a_choice():
 
 
 @pytest.mark.parametrize(
-    "kind", ["bert", "electra", "distilbert", "gpt2", "xlm_roberta", "mbart", "marian", "pegasus"]
+    "kind", ["bert", "electra", "distilbert", "gpt2", "llama", "xlm_roberta", "mbart", "marian", "pegasus"]
 )
 def test_finetuned_context_trains_the_layers_it_uses(kind):
     """Invariant F21: the second-to-last state trains every layer but the last; sinusoids stay as they are."""

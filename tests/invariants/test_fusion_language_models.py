@@ -1,17 +1,18 @@
-"""Invariants F23 to F26 and F29: our language models and ELMo's mix."""
+"""Invariants F23 to F26, F29 and F40: our language models, ELMo's mix and LaMaTE's."""
 
 import math
 
 import pytest
 import torch
 
+from nlgraft.basics.errors import ContractError
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.context_config import BiLMConfig, ContextConfig, PoolingConfig
 from nlgraft.nn.contextual import Context
 from nlgraft.nn.generation import beam_search
 from nlgraft.nn.language_models import BiLM, UniLM
 from nlgraft.nn.model_config import GenerationConfig
-from nlgraft.nn.pooling import EncoderShape, build_pooling
+from nlgraft.nn.pooling import EncoderShape, LayerStates, build_pooling
 from nlgraft.nn.rereading import Prefixes, without_language_model_cache
 from tests.tensors import assert_near
 from tests.tiny_models import BI, LM, UNI, batch_of, build, examples, logits_of
@@ -63,6 +64,23 @@ def test_scalar_mix_drops_whole_layers():
     assert pooling.eval()(layers, valid[:1, :1])[0, 0, :4].tolist() == [0.25] * 4
 
 
+@pytest.mark.parametrize(("group_size", "read"), [(1, [1, 2, 3, 4]), (2, [2, 4]), (4, [4])])
+def test_groups_of_layers_by_hand(group_size, read):
+    """Invariant F40: sigmoids of the weights over their number, on each group's last layer; then the norm."""
+    config = PoolingConfig(kind="groups", group_size=group_size)
+    pooling = build_pooling(config, EncoderShape(5, 6, 6)).double()
+    states = torch.randn(5, 2, 3, 6, dtype=torch.float64)
+    layers, valid = pooling.select(LayerStates([*states], states[-1])), torch.ones(2, 3, dtype=torch.bool)
+    assert torch.equal(layers, states[read])
+    for place, layer in enumerate(read):
+        pooling.mix.data = torch.full((len(read),), -math.inf, dtype=torch.float64)
+        pooling.mix.data[place] = 0
+        expected = torch.nn.functional.rms_norm(states[layer] / 2 / len(read), (6,), eps=1e-5)
+        assert_near(pooling(layers, valid), expected)
+    with pytest.raises(ContractError, match="3 of an encoder with 4 layers"):
+        build_pooling(config.model_copy(update={"group_size": 3}), EncoderShape(5, 6, 6))
+
+
 def test_number_of_states():
     """Invariant F23: L+1 left to right (13 for 12 layers), L+3 of double width for two towers (15)."""
     uni, bi = make(UNI), make(BI)
@@ -92,13 +110,13 @@ def test_paper_sizes():
 
 
 @pytest.mark.parametrize(
-    "family", ["src_elmo", "src_ft", "tgt_elmo", "tgt_ft", "src_elmo_bert", "tgt_elmo_gpt2"]
+    "family", ["src_elmo", "src_ft", "tgt_elmo", "tgt_ft", "src_elmo_bert", "tgt_elmo_gpt2", "lamate"]
 )
 def test_what_is_trained(family):
     """Invariant F24: the mix and not the model in *_elmo, every layer of the model in *_ft."""
     model = build(family).train()
     logits_of(model, batch_of(examples(model))).square().sum().backward()
-    embedding = model.source_embedding if family.startswith("src") else model.target_embedding
+    embedding = model.target_embedding if family.startswith("tgt") else model.source_embedding
     encoder, pooling = embedding.context.encoder, embedding.context.pooling
     if family.endswith("_ft"):
         grown = [
@@ -107,7 +125,7 @@ def test_what_is_trained(family):
         assert {name.split(".")[1] for name in grown if "layers" in name or "tower" in name} == {"0", "1"}
     else:
         assert all(p.grad is None for p in encoder.parameters())
-        learned = [pooling.mix, pooling.scale, *embedding.projection.parameters()]
+        learned = [*pooling.parameters(), *embedding.projection.parameters()]
         assert all(p.grad.abs().max() > 0 for p in learned)
 
 
