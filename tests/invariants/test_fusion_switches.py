@@ -89,6 +89,7 @@ BASES = (
     context(),
     pooled(kind="mean"),
     pooled(kind="scalar_mix"),
+    pooled(kind="groups", group_size=1),
 )
 """Models in which all settings are read, each in one of them at least."""
 WIRING = ("num_sources", "contexts", "fusion.contexts", "source_context", "target_context")
@@ -188,22 +189,11 @@ def test_presets_differ_from_one_another():
     assert len(set(configs)) == len(configs)
 
 
+IN_TARGET = {"target_context": "lm", "source_context": None}
 EXCLUSIVE = {
-    ("target_context", "bi-directional"): {
-        **context(BI),
-        "target_context": "lm",
-        "source_context": None,
-    },
-    ("target_context", "hugging_face"): {
-        **context(checkpoint("bert")),
-        "target_context": "lm",
-        "source_context": None,
-    },
-    ("target_context", "pooling.kind"): {
-        **pooled(kind="dynamic_cls"),
-        "target_context": "lm",
-        "source_context": None,
-    },
+    ("target_context", "bi-directional"): context(BI) | IN_TARGET,
+    ("target_context", "hugging_face"): context(checkpoint("bert")) | IN_TARGET,
+    ("target_context", "pooling.kind"): pooled(kind="dynamic_cls") | IN_TARGET,
     ("else", "lm"): {**context(BI), "source_context": "else"},
     ("cross_attention", "fusion.side"): {
         **fused(side="both"),
@@ -220,6 +210,7 @@ EXCLUSIVE = {
         **context(is_frozen=False, pooling={"kind": "scalar_mix", "is_centred": True}),
     },
     ("num_last", "kind"): {**pooled(kind="index", num_last=1)},
+    ("group_size", "kind"): pooled(kind="mean", group_size=1),
     ("pooling, is_frozen", "own_embeddings"): {
         **context(OwnEmbeddingsConfig(width=8), pooling={"kind": "mean"}, is_frozen=False),
     },
