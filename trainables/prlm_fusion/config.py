@@ -52,7 +52,7 @@ READ_WHEN: ReadWhen = {
     "fusion.side": (_BRANCHED,),
     "fusion.init": (_BRANCHED,),
     "fusion.layers": ({**_FUSED, **_READS},),
-    "fusion.group_size": ({**_FUSED, **_READS, "fusion.layers": ("groups",)},),
+    "fusion.group_size": ({"fusion.layers": ("groups",)},),
     "fusion.has_mlp": ({"fusion.merge": ("direct",)},),
     "fusion.first_stage": ({**_FUSED, **_READS},),
     "fusion.is_frozen": ({**_FUSED, **_READS},),
