@@ -158,31 +158,23 @@ def test_gate_is_per_channel():
 
 
 @pytest.mark.parametrize(
-    ("settings", "expected"),
+    ("probability", "flows", "shares"),
     [
-        ({"dropnet_probability": 0.6}, (0.3, 0.3, 0.4)),
-        ({}, (0.5, 0.5, 0.0)),
+        (0.6, [2.0], {0.0: 0.3, 2.0: 0.3, 1.0: 0.4}),
+        (None, [2.0], {0.0: 0.5, 2.0: 0.5, 1.0: 0.0}),
+        (0.8, [3.0, 30.0], {0.0: 0.4, 3.0: 0.2, 30.0: 0.2, 11.0: 0.2}),
     ],
 )
-def test_dropnet_frequencies(settings, expected):
+def test_dropnet_frequencies(probability, flows, shares):
     """Invariant F15: one draw for each call, equal across the batch; within four standard errors."""
     torch.manual_seed(0)
-    dropnet, draws = merge("dropnet", **settings).train(), 2000
-    base, flow = torch.zeros(3, 2, 4), torch.full((3, 2, 4), 2.0)
-    results = [dropnet(base, [flow]) for _ in range(draws)]
-    assert all((result == result[0, 0, 0]).all() for result in results)
-    counts = [sum(float(r[0, 0, 0]) == value for r in results) / draws for value in (0.0, 2.0, 1.0)]
-    for count, share in zip(counts, expected, strict=True):
-        assert abs(count - share) <= 4 * (share * (1 - share) / draws) ** 0.5
-
-
-def test_dropnet_picks_each_of_several_branches():
-    torch.manual_seed(0)
-    dropnet = merge("dropnet", 2, dropnet_probability=0.8).train()
-    flows = [torch.full((1, 1, 4), value) for value in (3.0, 30.0)]
-    results = [float(dropnet(torch.zeros(1, 1, 4), flows)[0, 0, 0]) for _ in range(3000)]
-    shares = [sum(abs(r - value) < 1e-5 for r in results) / 3000 for value in (0.0, 3.0, 30.0, 11.0)]
-    assert shares == pytest.approx([0.4, 0.2, 0.2, 0.2], abs=0.04)
+    dropnet = merge("dropnet", len(flows), dropnet_probability=probability).train()
+    base, branches = torch.zeros(3, 2, 4), [torch.full((3, 2, 4), flow) for flow in flows]
+    results = torch.stack([dropnet(base, branches) for _ in range(2000)])
+    assert (results == results[:, :1, :1, :1]).all()
+    for value, share in shares.items():
+        count = float((abs(results[:, 0, 0, 0] - value) < 1e-5).double().mean())
+        assert abs(count - share) <= 4 * (share * (1 - share) / len(results)) ** 0.5
 
 
 @pytest.mark.parametrize("side", SIDES)

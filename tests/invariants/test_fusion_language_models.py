@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 
-from nlgraft.basics.errors import ContractError
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.context_config import BiLMConfig, ContextConfig, PoolingConfig
 from nlgraft.nn.contextual import Context
@@ -69,8 +68,6 @@ def test_groups_of_layers_by_hand(group_size, read):
         pooling.mix.data[place] = 0
         expected = torch.nn.functional.rms_norm(states[layer] / 2 / len(read), (6,), eps=1e-5)
         assert_near(pooling(layers, valid), expected)
-    with pytest.raises(ContractError, match="3 of an encoder with 4 layers"):
-        build_pooling(config.model_copy(update={"group_size": 3}), EncoderShape(5, 6, 6))
 
 
 def test_number_of_states():
@@ -90,15 +87,11 @@ def test_number_of_states():
 
 def test_paper_sizes():
     """189.0M and 352.8M parameters with one 37K table."""
+    sizes = {"vocab_size": 37_000, "d_model": 1024, "ffn_dim": 4096, "num_layers": 12}
     with torch.device("meta"):
-        uni = UniLM(
-            UNI.model_copy(update={"vocab_size": 37_000, "d_model": 1024, "ffn_dim": 4096, "num_layers": 12})
-        )
-        bi = BiLM(
-            BI.model_copy(update={"vocab_size": 37_000, "d_model": 1024, "ffn_dim": 4096, "num_layers": 12})
-        )
-    assert round(sum(p.numel() for p in uni.parameters()) / 1e6, 1) == 189.0
-    assert round(sum(p.numel() for p in bi.parameters()) / 1e6, 1) == 352.8
+        models = [UniLM(UNI.model_copy(update=sizes)), BiLM(BI.model_copy(update=sizes))]
+    millions = [round(sum(p.numel() for p in model.parameters()) / 1e6, 1) for model in models]
+    assert millions == [189.0, 352.8]
 
 
 @pytest.mark.parametrize(

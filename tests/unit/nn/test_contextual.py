@@ -14,7 +14,6 @@ from nlgraft.nn.language_models import UniLM
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.nn.pooling import EncoderShape, LayerStates, build_pooling
-from tests.tensors import assert_near
 from tests.tiny_models import HIDDEN, VOCAB, family_config, hugging_face
 
 KINDS = ["bert", "electra", "distilbert", "gpt2", "xlm_roberta", "mbart", "marian", "pegasus"]
@@ -89,11 +88,17 @@ def test_a_centred_mixture_by_hand():
     assert "means" not in plain.state_dict()
 
 
-def test_an_index_out_of_range_is_refused():
-    with pytest.raises(ContractError, match=r"pooling.index 4 of an encoder with 4 hidden states"):
-        build_pooling(PoolingConfig(index=4), EncoderShape(4, 2, 2))
-    with pytest.raises(ContractError, match=r"pooling.num_last 4 of an encoder with 3 layers"):
-        build_pooling(PoolingConfig(kind="mean", num_last=4), EncoderShape(4, 2, 2))
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"index": 4}, r"pooling.index 4 of an encoder with 4 hidden states"),
+        ({"kind": "mean", "num_last": 4}, r"pooling.num_last 4 of an encoder with 3 layers"),
+        ({"kind": "groups", "group_size": 2}, r"pooling.group_size 2 of an encoder with 3 layers"),
+    ],
+)
+def test_layers_that_there_are_not_are_refused(config, message):
+    with pytest.raises(ContractError, match=message):
+        build_pooling(PoolingConfig(**config), EncoderShape(4, 2, 2))
 
 
 def test_encoders_and_vocabularies_must_fit():
