@@ -23,7 +23,7 @@ TESTS = Path(__file__).parent
 TOY = TESTS / "integration" / "toy"
 RAY_FILES = {
     f"tests/integration/test_{name}.py"
-    for name in ("command_line", "local_ray", "margins", "sweep", "takeover", "verify")
+    for name in ("command_line", "doctor", "local_ray", "margins", "sweep", "takeover", "verify")
 }
 """Files whose tests share one Ray, so that one process starts it; they wait for it half of their time."""
 SHARED_DATA = TESTS.parent.parent / "shared" / "data"
@@ -83,11 +83,15 @@ def store(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def empty_database(tmp_path_factory):
-    """A database with MLflow's schema: making one takes seconds, copying it none."""
+    """A database with MLflow's schema for all test processes: making one takes seconds, copying it none."""
+    from filelock import FileLock
     from mlflow import MlflowClient
 
-    path = tmp_path_factory.mktemp("mlflow") / "empty.db"
-    MlflowClient(f"sqlite:///{path}")
+    directory = tmp_path_factory.getbasetemp()
+    path = (directory.parent if "PYTEST_XDIST_WORKER" in os.environ else directory) / "empty.db"
+    with FileLock(f"{path}.lock"):
+        if not path.exists():
+            MlflowClient(f"sqlite:///{path}")
     return path
 
 

@@ -54,6 +54,7 @@ def hugging_face(kind: str = "bert") -> torch.nn.Module:
             bos_token_id=2,
             eos_token_id=3,
         ),
+        "llama": lambda: transformers.LlamaConfig(**plain, **many, pad_token_id=0),
         "mbart": lambda: transformers.MBartConfig(**two_sides),
         "marian": lambda: transformers.MarianConfig(**two_sides, pad_token_id=0),
         "pegasus": lambda: transformers.PegasusConfig(**two_sides),
@@ -87,6 +88,7 @@ def family_config(family: str, encoder=None, **settings) -> TransformerConfig:
     """The wiring of a published family, around a pretrained encoder if it has one."""
     index = {"encoder": encoder, "pooling": {"kind": "index", "index": -1 if family == "bert_fused" else -2}}
     mix = {"encoder": encoder, "pooling": {"kind": "scalar_mix"}}
+    groups = {"encoder": encoder, "pooling": {"kind": "groups", "group_size": 1}, "has_mlp": True}
     tuned = {"encoder": encoder, "pooling": {"kind": "output"}, "is_frozen": False}
     # our own models begin every sentence with the end token, as fairseq's do
     first = {"prepend_id": 3} if encoder is not None and encoder.kind != "hugging_face" else {}
@@ -101,6 +103,7 @@ def family_config(family: str, encoder=None, **settings) -> TransformerConfig:
             "fusion": {"contexts": ("prlm",), "side": "both", "site": "self", "merge": "dropnet"},
         },
         "direct": {"contexts": {"prlm": index}, "source_context": "prlm", "has_source_scale": False},
+        "lamate": {"contexts": {"prlm": groups}, "source_context": "prlm", "has_source_scale": False},
         "src_elmo": {**source, "contexts": {"lm": mix | first}, "source_positions": "none"},
         "src_ft": {**source, "contexts": {"lm": tuned | first}},
         "tgt_elmo": {**target, "contexts": {"lm": mix}},
@@ -155,6 +158,7 @@ CASES = {
     "bert_fused": lambda: _case("bert_fused", "bert"),
     "several": _several,
     "direct": lambda: _case("direct", "distilbert"),
+    "lamate": lambda: _case("lamate", "llama"),
     "src_elmo": lambda: _case("src_elmo", "bi"),
     "src_ft": lambda: _case("src_ft", "bi"),
     "src_elmo_bert": lambda: _case("src_elmo", "xlm_roberta"),

@@ -61,12 +61,19 @@ def parsed(*folders):
     return modules
 
 
+@functools.cache
+def nodes_of(statement):
+    """All nodes of a statement; each is walked once, since that takes most of the time."""
+    return tuple(ast.walk(statement))
+
+
 def named_in_text(modules):
     """Functions that are named as ``package.module:function``; the module is empty where it is a variable."""
     texts = {
         node.value
         for tree in modules.values()
-        for node in ast.walk(tree)
+        for statement in tree.body
+        for node in nodes_of(statement)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
     matches = (re.fullmatch(r"([\w.]*):([A-Za-z_]\w*)", text) for text in texts)
@@ -95,7 +102,7 @@ def is_plain(node):
 def imports(tree, modules):
     """What a module imports by name, as (module, name), and modules by the names that they have in it."""
     names, aliases = set(), {}
-    for node in ast.walk(tree):
+    for node in (node for statement in tree.body for node in nodes_of(statement)):
         if isinstance(node, ast.Import):
             aliases |= {alias.asname: alias.name for alias in node.names if alias.name in modules}
         elif isinstance(node, ast.ImportFrom):
@@ -109,7 +116,7 @@ def imports(tree, modules):
 
 def read_in(statement, module, aliases):
     """Names of modules that a statement reads; those of its own parameters and variables are none."""
-    nodes = [*ast.walk(statement)]
+    nodes = nodes_of(statement)
     own = {node.arg for node in nodes if isinstance(node, ast.arg)}
     if isinstance(statement, ast.FunctionDef):
         own |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
@@ -138,7 +145,7 @@ def unused(folders):
                 for where, name in read_in(statement, module, aliases)
                 if where != module or name not in names_of.get(statement, ())
             }
-    exported = {
+    used |= {
         (module, name)
         for module, tree in modules.items()
         for node in tree.body
@@ -149,7 +156,7 @@ def unused(folders):
         f"{module}.{name}"
         for module, tree in modules.items()
         for name, _ in definitions(tree)
-        if not {(module, name), ("", name)} & (used | exported) and not re.fullmatch(r"__\w+__|_", name)
+        if not {(module, name), ("", name)} & used and not re.fullmatch(r"__\w+__|_", name)
     )
 
 

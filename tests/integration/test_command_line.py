@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -135,7 +136,7 @@ def test_a_trial_says_of_each_stage_why_it_runs_and_what_it_reports(study_file):
 
 
 @pytest.mark.usefixtures("ray_cluster")
-def test_a_killed_driver_loses_nothing(toy_document, tmp_path):
+def test_a_killed_driver_loses_nothing(toy_document, tmp_path, empty_database):
     toy_document["base"] |= {"steps": 6, "pause_s": 0.4}
     study_file = write_study(tmp_path / "toy.yaml", toy_document)
     process = start("run", study_file, "--json")
@@ -149,6 +150,7 @@ def test_a_killed_driver_loses_nothing(toy_document, tmp_path):
     for cell in ("gain=0.0", "gain=1.0"):  # undisturbed, one by one
         for seed in ("1", "2"):
             nlgraft("trial", study_file, "--cell", cell, "--seed", seed, *other)
+    shutil.copy(empty_database, tmp_path / "other.db")
     tracking = ["--tracking-uri", f"sqlite:///{tmp_path / 'other.db'}"]
     undisturbed = json_of("run", study_file, "--json", *other, *tracking)
     assert undisturbed["trials"] == {"run": 0, "reused": 4, "failed": 0}

@@ -21,7 +21,7 @@ from tests.small_studies import GAINS
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory, ray_cluster):
+def finished(tmp_path_factory, ray_cluster, empty_database):
     """A directory with a study of two cells, three proposals and one replicate each, that has run."""
     directory = tmp_path_factory.mktemp("finished")
     document = {
@@ -38,6 +38,8 @@ def finished(tmp_path_factory, ray_cluster):
         "seeds": [1],
         "storage": {"path": str(directory / "store")},
     }
+    (directory / "store").mkdir()
+    shutil.copy(empty_database, directory / "store" / "mlflow.db")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(TOY)
         nlgraft("run", write_study(directory / "toy.yaml", document))

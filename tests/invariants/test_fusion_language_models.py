@@ -1,4 +1,4 @@
-"""Invariants F23 to F26 and F29: our language models and ELMo's mix."""
+"""Invariants F23 to F26, F29 and F40: our language models, ELMo's mix and LaMaTE's."""
 
 import math
 
@@ -11,7 +11,7 @@ from nlgraft.nn.contextual import Context
 from nlgraft.nn.generation import beam_search
 from nlgraft.nn.language_models import BiLM, UniLM
 from nlgraft.nn.model_config import GenerationConfig
-from nlgraft.nn.pooling import EncoderShape, build_pooling
+from nlgraft.nn.pooling import EncoderShape, LayerStates, build_pooling
 from nlgraft.nn.rereading import Prefixes, without_language_model_cache
 from tests.tensors import assert_near
 from tests.tiny_models import BI, LM, UNI, batch_of, build, examples, logits_of
@@ -45,14 +45,6 @@ def test_scalar_mix_by_hand():
     assert_near(pooling(layers, valid), 3 * pooling.norm(layers[3]))
 
 
-def test_scalar_mix_weights_only_compete():
-    """Invariant F23: the gradients of the layer weights sum to zero."""
-    pooling, layers, valid = mix()
-    pooling(layers, valid).square().sum().backward()
-    assert abs(float(pooling.mix.grad.sum())) < 1e-9
-    assert pooling.mix.grad.abs().max() > 1e-3
-
-
 def test_scalar_mix_drops_whole_layers():
     """Dropout falls on the softmaxed weights and rescales what is left."""
     pooling, layers, valid = mix(weight_dropout=0.5)
@@ -61,6 +53,21 @@ def test_scalar_mix_drops_whole_layers():
     weights = pooling.train()(layers, valid[:1, :1])[0, 0, :4]
     assert set(weights.tolist()) <= {0.0, 0.5}
     assert pooling.eval()(layers, valid[:1, :1])[0, 0, :4].tolist() == [0.25] * 4
+
+
+@pytest.mark.parametrize(("group_size", "read"), [(1, [1, 2, 3, 4]), (2, [2, 4]), (4, [4])])
+def test_groups_of_layers_by_hand(group_size, read):
+    """Invariant F40: sigmoids of the weights over their number, on each group's last layer; then the norm."""
+    config = PoolingConfig(kind="groups", group_size=group_size)
+    pooling = build_pooling(config, EncoderShape(5, 6, 6)).double()
+    states = torch.randn(5, 2, 3, 6, dtype=torch.float64)
+    layers, valid = pooling.select(LayerStates([*states], states[-1])), torch.ones(2, 3, dtype=torch.bool)
+    assert torch.equal(layers, states[read])
+    for place, layer in enumerate(read):
+        pooling.mix.data = torch.full((len(read),), -math.inf, dtype=torch.float64)
+        pooling.mix.data[place] = 0
+        expected = torch.nn.functional.rms_norm(states[layer] / 2 / len(read), (6,), eps=1e-5)
+        assert_near(pooling(layers, valid), expected)
 
 
 def test_number_of_states():
@@ -80,25 +87,21 @@ def test_number_of_states():
 
 def test_paper_sizes():
     """189.0M and 352.8M parameters with one 37K table."""
+    sizes = {"vocab_size": 37_000, "d_model": 1024, "ffn_dim": 4096, "num_layers": 12}
     with torch.device("meta"):
-        uni = UniLM(
-            UNI.model_copy(update={"vocab_size": 37_000, "d_model": 1024, "ffn_dim": 4096, "num_layers": 12})
-        )
-        bi = BiLM(
-            BI.model_copy(update={"vocab_size": 37_000, "d_model": 1024, "ffn_dim": 4096, "num_layers": 12})
-        )
-    assert round(sum(p.numel() for p in uni.parameters()) / 1e6, 1) == 189.0
-    assert round(sum(p.numel() for p in bi.parameters()) / 1e6, 1) == 352.8
+        models = [UniLM(UNI.model_copy(update=sizes)), BiLM(BI.model_copy(update=sizes))]
+    millions = [round(sum(p.numel() for p in model.parameters()) / 1e6, 1) for model in models]
+    assert millions == [189.0, 352.8]
 
 
 @pytest.mark.parametrize(
-    "family", ["src_elmo", "src_ft", "tgt_elmo", "tgt_ft", "src_elmo_bert", "tgt_elmo_gpt2"]
+    "family", ["src_elmo", "src_ft", "tgt_elmo", "tgt_ft", "src_elmo_bert", "tgt_elmo_gpt2", "lamate"]
 )
 def test_what_is_trained(family):
     """Invariant F24: the mix and not the model in *_elmo, every layer of the model in *_ft."""
     model = build(family).train()
     logits_of(model, batch_of(examples(model))).square().sum().backward()
-    embedding = model.source_embedding if family.startswith("src") else model.target_embedding
+    embedding = model.target_embedding if family.startswith("tgt") else model.source_embedding
     encoder, pooling = embedding.context.encoder, embedding.context.pooling
     if family.endswith("_ft"):
         grown = [
@@ -107,7 +110,7 @@ def test_what_is_trained(family):
         assert {name.split(".")[1] for name in grown if "layers" in name or "tower" in name} == {"0", "1"}
     else:
         assert all(p.grad is None for p in encoder.parameters())
-        learned = [pooling.mix, pooling.scale, *embedding.projection.parameters()]
+        learned = [*pooling.parameters(), *embedding.projection.parameters()]
         assert all(p.grad.abs().max() > 0 for p in learned)
 
 

@@ -89,6 +89,7 @@ BASES = (
     context(),
     pooled(kind="mean"),
     pooled(kind="scalar_mix"),
+    pooled(kind="groups", group_size=1),
 )
 """Models in which all settings are read, each in one of them at least."""
 WIRING = ("num_sources", "contexts", "fusion.contexts", "source_context", "target_context")
@@ -188,41 +189,29 @@ def test_presets_differ_from_one_another():
     assert len(set(configs)) == len(configs)
 
 
+IN_TARGET = {"target_context": "lm", "source_context": None}
 EXCLUSIVE = {
-    ("target_context", "bi-directional"): {
-        **context(BI),
-        "target_context": "lm",
-        "source_context": None,
-    },
-    ("target_context", "hugging_face"): {
-        **context(checkpoint("bert")),
-        "target_context": "lm",
-        "source_context": None,
-    },
-    ("target_context", "pooling.kind"): {
-        **pooled(kind="dynamic_cls"),
-        "target_context": "lm",
-        "source_context": None,
-    },
+    ("target_context", "bi-directional"): context(BI) | IN_TARGET,
+    ("target_context", "hugging_face"): context(checkpoint("bert")) | IN_TARGET,
+    ("target_context", "pooling.kind"): pooled(kind="dynamic_cls") | IN_TARGET,
     ("else", "lm"): {**context(BI), "source_context": "else"},
     ("cross_attention", "fusion.side"): {
         **fused(side="both"),
         "num_sources": 2,
         "cross_attention": "serial",
     },
-    ("is_frozen", "lr_multiplier"): {**context(lr_multiplier=0.1)},
-    ("has_frozen_dropout", "is_frozen"): {**context(is_frozen=False, has_frozen_dropout=True)},
-    ("dropnet", "merge"): {**fused(dropnet_probability=0.5)},
-    ("index", "kind"): {**pooled(kind="mean", index=3)},
-    ("weight_dropout", "kind"): {**pooled(kind="mean", weight_dropout=0.1)},
-    ("is_centred", "kind"): {**pooled(kind="output", is_centred=True)},
-    ("is_centred", "is_frozen"): {
-        **context(is_frozen=False, pooling={"kind": "scalar_mix", "is_centred": True}),
-    },
-    ("num_last", "kind"): {**pooled(kind="index", num_last=1)},
-    ("pooling, is_frozen", "own_embeddings"): {
-        **context(OwnEmbeddingsConfig(width=8), pooling={"kind": "mean"}, is_frozen=False),
-    },
+    ("is_frozen", "lr_multiplier"): context(lr_multiplier=0.1),
+    ("has_frozen_dropout", "is_frozen"): context(is_frozen=False, has_frozen_dropout=True),
+    ("dropnet", "merge"): fused(dropnet_probability=0.5),
+    ("index", "kind"): pooled(kind="mean", index=3),
+    ("weight_dropout", "kind"): pooled(kind="mean", weight_dropout=0.1),
+    ("is_centred", "kind"): pooled(kind="output", is_centred=True),
+    ("is_centred", "is_frozen"): context(is_frozen=False, pooling={"kind": "scalar_mix", "is_centred": True}),
+    ("num_last", "kind"): pooled(kind="index", num_last=1),
+    ("group_size", "kind"): pooled(kind="mean", group_size=1),
+    ("pooling, is_frozen", "own_embeddings"): context(
+        OwnEmbeddingsConfig(width=8), pooling={"kind": "mean"}, is_frozen=False
+    ),
     ("num_heads", "d_model"): {"num_heads": 3},
     ("one context twice", "contexts"): {"fusion": {"contexts": ("a", "a")}},
 }
@@ -238,7 +227,7 @@ def test_contradictions_are_refused(names):
 
 def test_all_contradictions_come_at_once():
     with pytest.raises(ValueError) as caught:
-        TransformerConfig(**{**SIZES, **context(BI), "target_context": "lm", "num_heads": 3})
+        TransformerConfig(**{**SIZES, **context(BI), **IN_TARGET, "num_heads": 3})
     assert "target_context" in str(caught.value)
     assert "num_heads" in str(caught.value)
 

@@ -32,7 +32,9 @@ from nlgraft.text.tokenizer_config import SampledTokenizerConfig, WordTokenizerC
 from nlgraft.training.train_config import FinetunedPart, MaskingConfig, TrainConfig
 
 Merge = Literal["none", "direct", MergeName]
-Layers = int | Literal["mean", "mean_last_2", "mean_last_4", "scalar_mix", "dynamic_cls", "dynamic_mean"]
+Layers = (
+    int | Literal["mean", "mean_last_2", "mean_last_4", "scalar_mix", "dynamic_cls", "dynamic_mean", "groups"]
+)
 States = Literal["fp32", "fp16", "bf16", "live"]
 PrlmName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 
@@ -50,6 +52,9 @@ READ_WHEN: ReadWhen = {
     "fusion.side": (_BRANCHED,),
     "fusion.init": (_BRANCHED,),
     "fusion.layers": ({**_FUSED, **_READS},),
+    "fusion.group_size": ({"fusion.layers": ("groups",)},),
+    "fusion.has_mlp": ({"fusion.merge": ("direct",)},),
+    "fusion.first_stage": ({**_FUSED, **_READS},),
     "fusion.is_frozen": ({**_FUSED, **_READS},),
     "fusion.lr_multiplier": ({**_FUSED, **_READS, "fusion.is_frozen": (False,)},),
     "fusion.part": ({**_FUSED, **_READS, "fusion.is_frozen": (False,)},),
@@ -62,9 +67,11 @@ READ_WHEN: ReadWhen = {
 """Settings that only some arms read: see `nlgraft.basics.strict_config`."""
 
 
-def _has_layers(depth: int, layers: Layers) -> bool:
+def _has_layers(depth: int, layers: Layers, group_size: int) -> bool:
     if isinstance(layers, int):
         return -depth - 1 <= layers <= depth
+    if layers == "groups":
+        return depth % group_size == 0
     return not layers.startswith("mean_last_") or int(layers.removeprefix("mean_last_")) <= depth
 
 
@@ -194,8 +201,16 @@ class PrlmFusionConfig(MergeConfig):
     as the plain Transformer."""
     layers: Layers = -2
     """Hidden states that are fused (Table 3a): one layer by number (-1 last, 0 embeddings); the mean of all
-    or of the last few layers; ELMo's scalar mix; or a mixture whose weights are predicted for each sentence
-    from its first token (dynamic_cls) or its mean state (dynamic_mean)."""
+    or of the last few layers; ELMo's scalar mix; a mixture whose weights are predicted for each sentence from
+    its first token (dynamic_cls) or its mean state (dynamic_mean); or LaMaTE's mixture of the last states of
+    groups of layers (groups)."""
+    # The next two and `first_stage` are left out of the keys of cells and searches at their defaults, as
+    # `part` is.
+    group_size: int = Field(default=4, ge=1, exclude_if=lambda size: size == 4)
+    """Layers of each group of layers (4 in the released code of LaMaTE, Luo et al. 2025)."""
+    has_mlp: bool = Field(default=False, exclude_if=lambda has_mlp: not has_mlp)
+    """If true, direct states pass through a perceptron with one hidden layer, as in LaMaTE; if false, through
+    a linear map where the widths differ."""
     weights: Literal["pretrained", "random", "own"] = "pretrained"
     """Origin of the fused states. pretrained: the pretrained models. random: the same architectures with
     random weights (control, ours). own: the model's own source embeddings at the width of the pretrained
@@ -208,6 +223,9 @@ class PrlmFusionConfig(MergeConfig):
     # Left out of the keys of cells and searches where it is null: these are older.
     part: FinetunedPart | None = Field(default=None, exclude_if=lambda part: part is None)
     """If given, all of the pretrained models that is finetuned; null: they are finetuned whole."""
+    first_stage: DevLossTrainConfig | None = Field(default=None, exclude_if=lambda stage: stage is None)
+    """If given, a training with frozen pretrained models comes first, and `train` goes on from its result, as
+    LaMaTE does; null: one training."""
     has_frozen_dropout: bool = False
     """If true, frozen models keep their dropout in training, as in the released code."""
     states: States = "fp32"
@@ -305,10 +323,12 @@ class Config(StrictConfig):
                 yield f"fusion.prlms names '{name}', but prlms has {', '.join(self.prlms) or 'nothing'}"
             elif self.prlms[name].kind != "released" and self.data.upstream is None:
                 yield f"prlms.{name} is pretrained here, but data.upstream, its text, is missing"
-            elif (depth := self._depth(name)) is not None and not _has_layers(depth, fusion.layers):
+            elif (depth := self._depth(name)) is not None and not _has_layers(
+                depth, fusion.layers, fusion.group_size
+            ):
                 yield (
                     f"fusion.layers is {fusion.layers}, but prlms.{name} has {depth} layers: states are "
-                    f"{-depth - 1} to {depth}, 0 the embeddings"
+                    f"{-depth - 1} to {depth}, 0 the embeddings; fusion.group_size must divide {depth}"
                 )
         if fusion.merge == "direct":
             yield from self._direct_problems()

@@ -17,6 +17,7 @@ from nlgraft.nn.context_config import (
 from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.stages import context_graph, seq2seq_graph
+from nlgraft.stages.config_parts import DevLossTrainConfig
 from nlgraft.stages.masked_lm_graph import MaskedText, masked_text, word_tokenizer
 from nlgraft.stages.seq2seq_graph import (
     ContextStages,
@@ -77,6 +78,7 @@ def pretrained(config: Config, name: str, text: MaskedText | None, seed: int) ->
 
 
 SOURCE = "source 0"
+FIRST_STAGE = "first_stage"
 PRETRAINED = r"^(contexts\.[^.]+|source_embedding\.context)\.encoder\."
 """Parameters of pretrained models, in branches or in place of source embeddings."""
 
@@ -105,6 +107,18 @@ def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageG
     # Own embeddings stand in for the models, which are then not needed at all.
     used = () if config.fusion.weights == "own" else config.used
     prlms = {name: _prlm(config, name, upstream, seed) for name in used}
+    trained, text, view = _trained(config, corpus, prlms, seed)
+    decoding = DecodingSettings(decode=config.decode, view=view, is_calibrated=config.score.is_calibrated)
+    count = config.num_extracted_sentences
+    return StageGraph(
+        seq2seq_graph.scores(trained, text, splits, decoding, config.score, num_extracted_sentences=count)
+    )
+
+
+def _trained(
+    config: Config, corpus: Stage, prlms: Mapping[str, Prlm], seed: int, name: str = "trained"
+) -> tuple[Stage, EncodedText, View]:
+    """Train the model, after its first stage if it has one; return it with what it reads, and how."""
     model = transformer(config)
     is_direct = model.source_context is not None
     sides = {name: context_graph.context_side(name) for name in prlms}
@@ -113,6 +127,11 @@ def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageG
         view = View(sources=tuple(sides.values()))
     text = _text(config, corpus, prlms, is_direct=is_direct)
     states = _states(config, model, corpus, prlms) if config.fusion.is_stored else {}
+    start = None
+    if config.fusion.first_stage is not None and prlms:
+        start, *_ = _trained(
+            _first_stage(config, config.fusion.first_stage), corpus, prlms, seed, FIRST_STAGE
+        )
     part = None if config.fusion.is_frozen or not prlms else config.fusion.part
     settings = TrainSettings(
         train=config.train,
@@ -120,14 +139,17 @@ def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageG
         learned=LearnedParameters(part=part, part_of=PRETRAINED) if part else ALL_LEARNED,
         view=view,
         sampling_alpha=config.tokenizer.sampling_alpha,
+        metric_prefix=name if name == FIRST_STAGE else "",
     )
     contexts = ContextStages({name: prlm.encoder for name, prlm in prlms.items()}, states)
-    trained = seq2seq_graph.train("trained", text, settings, seed=seed, contexts=contexts)
-    decoding = DecodingSettings(decode=config.decode, view=view, is_calibrated=config.score.is_calibrated)
-    count = config.num_extracted_sentences
-    return StageGraph(
-        seq2seq_graph.scores(trained, text, splits, decoding, config.score, num_extracted_sentences=count)
-    )
+    trained = seq2seq_graph.train(name, text, settings, seed=seed, start=start, contexts=contexts)
+    return trained, text, view
+
+
+def _first_stage(config: Config, train: DevLossTrainConfig) -> Config:
+    """Describe the training that comes first: the same, with frozen models."""
+    frozen = {"is_frozen": True, "lr_multiplier": 1.0, "part": None, "first_stage": None}
+    return config.model_copy(update={"train": train, "fusion": config.fusion.model_copy(update=frozen)})
 
 
 def _prlm(config: Config, name: str, text: MaskedText | None, seed: int) -> Prlm:
@@ -218,7 +240,8 @@ def _context(config: Config, name: str) -> ContextConfig:
         return ContextConfig(encoder=embeddings, dropout=fusion.dropout)
     return ContextConfig(
         encoder=HuggingFaceEncoderConfig(),
-        pooling=pooling(fusion.layers),
+        pooling=pooling(fusion.layers, fusion.group_size),
+        has_mlp=fusion.merge == "direct" and fusion.has_mlp,
         is_frozen=fusion.is_frozen,
         lr_multiplier=1.0 if fusion.is_frozen else fusion.lr_multiplier,
         has_frozen_dropout=fusion.is_frozen and fusion.has_frozen_dropout,
@@ -237,8 +260,10 @@ def _longest_input(config: Config, name: str) -> int | None:
     return positions if limit is None else min(limit, positions)
 
 
-def pooling(layers: Layers) -> PoolingConfig:
+def pooling(layers: Layers, group_size: int) -> PoolingConfig:
     """Translate the choice of layers into a pooling."""
+    if layers == "groups":
+        return PoolingConfig(kind=layers, group_size=group_size)
     if isinstance(layers, int):
         return PoolingConfig(kind="index", index=layers)
     if layers.startswith("mean_last_"):

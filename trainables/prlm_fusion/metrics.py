@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nlgraft.stages.metrics import EXTRACTS, NATS_PER_CHAR, OUTPUT, TEXT, TRAINING
+from nlgraft.stages.metrics import EXTRACTS, NATS_PER_CHAR, OUTPUT, TEXT, TRAINING, prefixed
 from nlgraft.study.data.system import Metric
 
 _PRETRAINED = {
@@ -19,6 +19,7 @@ METRICS: Mapping[str, Metric] = {
     **TEXT,
     **OUTPUT,
     **EXTRACTS,
+    **prefixed("first_stage", TRAINING),
     **{
         f"{kind}/dev_loss": Metric(
             direction="minimize",

@@ -11,7 +11,7 @@ from nlgraft.basics.strict_config import StrictConfig
 
 Precision = Literal["fp16", "bf16", "fp32"]
 PoolingName = Literal[
-    "index", "output", "cloze", "towers", "mean", "scalar_mix", "dynamic_cls", "dynamic_mean"
+    "index", "output", "cloze", "towers", "mean", "scalar_mix", "dynamic_cls", "dynamic_mean", "groups"
 ]
 
 
@@ -22,8 +22,8 @@ class PoolingConfig(StrictConfig):
     """index: one hidden state; output: the last one before the softmax; cloze: that of pretraining, which
     does not see its own token (bi_lm); towers: the output plus the last states of both towers (bi_lm); mean:
     of layers 1..L; scalar_mix: ELMo's mixture of all states; dynamic_cls, dynamic_mean: layer weights
-    predicted per sentence from the first token or from the mean of each layer. Sources in
-    ``nlgraft.nn.pooling``."""
+    predicted per sentence from the first token or from the mean of each layer; groups: LaMaTE's mixture of
+    the last states of groups of layers. Sources in ``nlgraft.nn.pooling``."""
     index: int = -2
     """Hidden state that kind index reads (0: embeddings, -1: last); -2 is the best one in Park and Zhao
     (2021)."""
@@ -32,6 +32,9 @@ class PoolingConfig(StrictConfig):
     recipe of Edunov et al. 2019)."""
     num_last: int | None = Field(default=None, ge=1)
     """Mean: number of layers, counted from the last; null: all of them, without the embeddings."""
+    # Left out of fingerprints where it is null: these are older.
+    group_size: int | None = Field(default=None, ge=1, exclude_if=lambda size: size is None)
+    """Groups: layers of each; must divide the number of layers."""
     # A constant: fingerprints of stored trainings hold it.
     is_norm_affine: Literal[True] = True
     is_centred: bool = False
@@ -45,13 +48,15 @@ class PoolingConfig(StrictConfig):
             yield f"weight_dropout and is_centred have no effect with kind '{self.kind}'"
         if self.num_last is not None and self.kind != "mean":
             yield (f"num_last {self.num_last} has no effect with kind '{self.kind}': set kind to mean")
+        if (self.group_size is not None) != (self.kind == "groups"):
+            yield f"group_size {self.group_size} with kind '{self.kind}': kind groups alone has it"
 
     def selection(self) -> PoolingConfig:
         """Reduce the pooling to the layers that it reads; poolings that read the same layers become equal."""
         kind = "mean" if self.kind.startswith("dynamic") else self.kind
         if kind == "index":
             return PoolingConfig(kind=kind, index=self.index)
-        return PoolingConfig(kind=kind, num_last=self.num_last)
+        return PoolingConfig(kind=kind, num_last=self.num_last, group_size=self.group_size)
 
 
 class HuggingFaceEncoderConfig(StrictConfig):
@@ -172,6 +177,10 @@ class ContextConfig(StrictConfig):
     """If true, a frozen encoder's dropout stays active in training (released code of Park and Zhao 2021)."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout on the pooled states (0.3 in the released code of Park and Zhao)."""
+    # Left out of fingerprints where it is false: these are older.
+    has_mlp: bool = Field(default=False, exclude_if=lambda has_mlp: not has_mlp)
+    """In place of embeddings: if true, the states pass through a perceptron with one hidden layer (LaMaTE);
+    if false, through a linear map where the widths differ."""
     # A constant, as in `PoolingConfig`.
     has_memory_norm: Literal[False] = False
     prepend_id: int | None = None

@@ -136,19 +136,22 @@ class Context(nn.Module):
 class ContextualEmbedding(nn.Module):
     """Token embeddings from a context instead of a table; the tokens are the encoder's own.
 
-    A projection follows where the widths differ.
+    A projection follows where the widths differ, or a perceptron.
 
-    Source: Edunov et al. (2019), section 2; Clinchant et al. (2019) (Direct).
+    Source: Edunov et al. (2019), section 2; Clinchant et al. (2019) (Direct); the perceptron without biases:
+    released code of LaMaTE (Luo et al. 2025). Differs: drawn as the projection is, not with deviation .02.
     """
 
     def __init__(self, context: Context, d_model: int) -> None:
         super().__init__()
         self.context = context
         self.prepend_id = context.config.prepend_id
-        has_projection = context.output_dim != d_model
-        self.projection = nn.Linear(context.output_dim, d_model, bias=False) if has_projection else None
-        if self.projection is not None:
-            nn.init.xavier_uniform_(self.projection.weight)
+        self.projection: nn.Module | None = None
+        if context.config.has_mlp:
+            hidden, output = _xavier(context.output_dim, d_model), _xavier(d_model, d_model)
+            self.projection = nn.Sequential(hidden, nn.GELU(), output)
+        elif context.output_dim != d_model:
+            self.projection = _xavier(context.output_dim, d_model)
 
     @property
     def max_tokens(self) -> int | None:
@@ -185,6 +188,12 @@ class ContextualEmbedding(nn.Module):
 
     def _project(self, states: Tensor) -> Tensor:
         return states if self.projection is None else self.projection(states)
+
+
+def _xavier(input_dim: int, output_dim: int) -> nn.Linear:
+    linear = nn.Linear(input_dim, output_dim, bias=False)
+    nn.init.xavier_uniform_(linear.weight)
+    return linear
 
 
 class OwnEmbeddings(nn.Module):

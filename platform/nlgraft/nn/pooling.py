@@ -240,6 +240,39 @@ class Dynamic(LayerPooling):
         return self.weigh(summary_LBH.transpose(0, 1).flatten(1)).softmax(1)
 
 
+class Groups(LayerPooling):
+    """A mixture of the last states of groups of consecutive layers, then a norm; embeddings are in no group.
+
+    The weights do not compete: each is a sigmoid, and their sum is divided by the number of groups.
+
+    Source: LaMaTE (Luo et al. 2025, arXiv 2503.06594), as in its released code.
+
+    Raises:
+        ContractError: The group size does not divide the number of layers.
+    """
+
+    def __init__(self, config: PoolingConfig, shape: EncoderShape) -> None:
+        super().__init__(shape.hidden_dim)
+        assert config.group_size is not None, "refused by the configuration"
+        num_layers, self.group_size = shape.num_states - 1, config.group_size
+        if num_layers % self.group_size:
+            raise ContractError(
+                f"pooling.group_size {self.group_size} of an encoder with {num_layers} layers: it must divide"
+                " their number"
+            )
+        self.mix = nn.Parameter(torch.randn(num_layers // self.group_size))
+        self.norm = nn.RMSNorm(shape.hidden_dim, eps=1e-5)
+
+    def select(self, states: LayerStates) -> Tensor:
+        """Take the last layer of each group, [L, B, T, H]."""
+        return torch.stack(states.layers[self.group_size :: self.group_size])
+
+    def forward(self, layers_LBTH: Tensor, valid_BT: Tensor) -> Tensor:
+        """Mix the groups, [B, T, H]."""
+        weights_L = self.mix.sigmoid() / len(self.mix)
+        return self.norm(torch.einsum("l,lbth->bth", weights_L, layers_LBTH))
+
+
 POOLINGS: dict[PoolingName, Callable[[PoolingConfig, EncoderShape], LayerPooling]] = {
     "index": Index,
     "output": Output,
@@ -249,8 +282,9 @@ POOLINGS: dict[PoolingName, Callable[[PoolingConfig, EncoderShape], LayerPooling
     "scalar_mix": ScalarMix,
     "dynamic_cls": partial(Dynamic, summary="first_token"),
     "dynamic_mean": partial(Dynamic, summary="mean"),
+    "groups": Groups,
 }
-"""The poolings of three papers."""
+"""The poolings of four papers."""
 
 
 def build_pooling(config: PoolingConfig, shape: EncoderShape) -> LayerPooling:

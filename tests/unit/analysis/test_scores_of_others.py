@@ -1,6 +1,7 @@
 """Scores that others computed: what is read, how it is paired, and what is said of it."""
 
 import json
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -244,7 +245,8 @@ def test_figures_are_those_of_scipy_and_sacrebleu(tmp_path):
     assert comparison["ci"] == near(observed + np.quantile(centred, [0.025, 0.975]))
 
 
-def test_runs_of_mlflow_are_compared(tmp_path):
+def test_runs_of_mlflow_are_compared(tmp_path, empty_database):
+    shutil.copy(empty_database, tmp_path / "runs.db")
     uri = f"sqlite:///{tmp_path / 'runs.db'}"
     client = mlflow.MlflowClient(uri)
     experiment = client.create_experiment("others", f"file://{tmp_path}")

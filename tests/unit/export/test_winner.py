@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import urllib.error
@@ -192,11 +193,12 @@ def test_a_causal_language_model_is_taken_with_its_tokenizer(tmp_path):
         assert_near(logits, trained(ids).logits, 0)
 
 
-def test_mlflow_serves_the_winner(study, tmp_path, monkeypatch):
+def test_mlflow_serves_the_winner(study, tmp_path, monkeypatch, empty_database):
     """Logged to the run of its trial, once; the loaded model answers as the trial did."""
     import mlflow
 
     monkeypatch.setenv("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+    shutil.copy(empty_database, tmp_path / "mlflow.db")
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     client = mlflow.MlflowClient(uri)

@@ -102,6 +102,15 @@ def test_only_stored_states_take_the_live_stream_from_the_training():
         assert streams(**live) == {"source 0", "target", "context bert"}
 
 
+def test_the_first_stage_is_frozen_and_the_second_goes_on_from_it():
+    second = graph(is_frozen=False, part={}, first_stage={"max_steps": 7}).find("trained")
+    first, alone = second.inputs["start"], graph().find("trained")
+    assert first.config["train"]["max_steps"] == 7
+    assert first.config["model"] == alone.config["model"] != second.config["model"]
+    assert first.config["learned"] == alone.config["learned"] != second.config["learned"]
+    assert first.inputs == alone.inputs
+
+
 def test_own_embeddings_are_as_wide_as_the_model_they_stand_for(tmp_path):
     assert transformer(config(weights="own")).contexts["bert"].encoder.width == 16
     hugging_face("gpt2").save_pretrained(tmp_path)
