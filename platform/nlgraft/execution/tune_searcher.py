@@ -193,9 +193,8 @@ class TuneSearcher(Searcher):
                 self._queue.defer(trial, outcome.reason)
             case "killed":
                 self._queue.kill(trial, outcome.reason)
-            case "lost" | "stalled":
-                stages = _stalled_stages(trial, outcome)
-                self._queue.end(trial, self._queue.lost(trial, outcome.reason, stages))
+            case "lost":
+                self._queue.end(trial, self._queue.lost(trial, outcome.reason))
             case _:
                 record = trial_record(self._store, trial.fingerprint)
                 self._queue.end(trial, record or self._queue.lost(trial, PROCESS_DIED))
@@ -231,21 +230,6 @@ class TuneSearcher(Searcher):
 
     def restore(self, checkpoint_path: str) -> None:
         """Restore nothing: the store is the source of truth."""
-
-
-def _stalled_stages(trial: SweepTrial, outcome: Outcome) -> list[dict[str, Any]]:
-    """Describe the training that made no progress as the records of trials describe a stage that failed."""
-    return [
-        {
-            "name": stage.name,
-            "fingerprint": stage.fingerprint,
-            "decision": "failed",
-            "reason": outcome.reason,
-            "traceback": outcome.stacks,
-        }
-        for stage in trial.graph.stages
-        if stage.fingerprint == outcome.stage
-    ]
 
 
 NUM_HYPERBAND_BRACKETS = 3

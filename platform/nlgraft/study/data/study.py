@@ -58,9 +58,6 @@ class Resources(Part):
     max_failures: int = Field(default=2, ge=0)
     """Number of times that a trial is tried again after the loss of its worker. Losses of a whole node, as of
     a spot machine, are counted apart; a trial survives fifty of them."""
-    stall_timeout: Duration | None = None
-    """Longest time that a training may report nothing (it reports every 50 steps and after an evaluation):
-    seconds, or ``30m``. Its trial then fails, with the stacks of its threads; none: no limit."""
 
     @property
     def min_workers(self) -> int:
