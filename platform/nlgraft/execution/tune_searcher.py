@@ -14,9 +14,7 @@ from ray.tune.execution.tune_controller import TuneController
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import (
     ASHAScheduler,
-    AsyncHyperBandScheduler,
     FIFOScheduler,
-    MedianStoppingRule,
     TrialScheduler,
 )
 from ray.tune.search import Searcher
@@ -232,32 +230,22 @@ class TuneSearcher(Searcher):
         """Restore nothing: the store is the source of truth."""
 
 
-NUM_HYPERBAND_BRACKETS = 3
 _NO_LAST_RUNG = 10**9  # steps; a trial ends by its own step limit, rungs go on as far as it gets
 
 
 def scheduler_for(spec: TrialSchedulerSpec, mode: str) -> TrialScheduler:
     """Build Tune's scheduler for the trials of one cell; it compares ``VALUE`` at equal ``STEP``.
 
-    ``hyperband`` is asynchronous HyperBand: the synchronous one pauses trials, which then keep their workers.
-
     Args:
         mode: ``max`` or ``min``.
     """
-    if spec.name == "median":
-        return MedianStoppingRule(
-            time_attr=STEP, metric=VALUE, mode=mode, grace_period=spec.grace_steps, min_time_slice=0
-        )
-    kind = ASHAScheduler if spec.name == "asha" else AsyncHyperBandScheduler
-    brackets = 1 if spec.name == "asha" else NUM_HYPERBAND_BRACKETS
-    return kind(
+    return ASHAScheduler(
         time_attr=STEP,
         metric=VALUE,
         mode=mode,
         max_t=spec.max_steps or _NO_LAST_RUNG,
         grace_period=spec.grace_steps,
         reduction_factor=spec.reduction_factor,
-        brackets=brackets,
         # A trial at max_t is complete; stopped there, it would count as pruned.
         stop_last_trials=False,
     )
