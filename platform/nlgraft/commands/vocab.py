@@ -282,30 +282,6 @@ def extend_command(tokenizer: str, text: tuple[Path, ...], out: Path, is_json: b
     _show(extend(tokenizer, text, out, **options), is_json)
 
 
-@vocab.command("diff")
-@click.argument("first", type=_DIRECTORY, metavar="PLAN")
-@click.argument("second", type=_DIRECTORY, metavar="PLAN")
-@has_json
-@_file_errors
-def diff(first: Path, second: Path, is_json: bool) -> None:
-    """List the rows in which two plans differ, as diff does; exit 1 when there are any."""
-    from nlgraft.vocab.transfer_plan import TransferPlan
-
-    differences = TransferPlan.load(first).diff(TransferPlan.load(second))
-    if is_json:
-        rows = [{"one": old_row, "other": new_row} for old_row, new_row in differences]
-        print_json({"different": len(differences), "rows": rows})
-    else:
-        for old_row, new_row in differences:
-            # A row that only one plan has is empty in the other.
-            lines = [f"- {old_row}"] if old_row else []
-            lines += [f"+ {new_row}"] if new_row else []
-            _echo("\n".join(lines))
-        _echo(f"{len(differences)} rows differ", err=True)
-    if differences:
-        raise SystemExit(EXIT_FAILED)
-
-
 @vocab.command("methods")
 @has_json
 @user_errors
