@@ -64,7 +64,7 @@ def hugging_face(kind: str = "bert") -> torch.nn.Module:
 
 def checkpoint(kind: str) -> HuggingFaceEncoderConfig:
     """A configuration's description of such a model; the weights are handed over beside it."""
-    return HuggingFaceEncoderConfig(checkpoint=f"tiny-{kind}", is_causal=kind == "gpt2")
+    return HuggingFaceEncoderConfig(checkpoint=f"tiny-{kind}")
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,6 @@ CASES = {
     "src_ft+shdemb": lambda: _case("src_ft", "bi", tying="decoder"),
     "tgt_elmo": lambda: _case("tgt_elmo", "uni"),
     "tgt_ft": lambda: _case("tgt_ft", "uni"),
-    "tgt_elmo_gpt2": lambda: _case("tgt_elmo", "gpt2"),
     "one_lm_both_sides": lambda: _case("tgt_ft", "uni", source_context="lm"),
 }
 """Every family of presets, most of them twice."""
@@ -176,10 +175,7 @@ def build(case: Case | str, seed: int = 0) -> Seq2Seq:
     """A model in float64 and evaluation mode with weights that make every part matter."""
     case = CASES[case]() if isinstance(case, str) else case
     torch.manual_seed(seed)
-    encoders = {
-        name: HuggingFaceEncoder(hugging_face(kind), is_causal=kind == "gpt2")
-        for name, kind in case.kinds.items()
-    }
+    encoders = {name: HuggingFaceEncoder(hugging_face(kind)) for name, kind in case.kinds.items()}
     model = Seq2Seq(case.config, VOCAB, VOCAB, encoders).double().eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():

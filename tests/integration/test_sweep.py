@@ -26,7 +26,6 @@ from nlgraft.execution.trainable import TrialSpec, TuneReporter
 from nlgraft.execution.trial_queue import TrialQueue
 from nlgraft.pipeline.stage import KillReason, NullReporter, Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore, StorePlace
-from nlgraft.pipeline.trial import trial_record
 from nlgraft.study.data.design import cells
 from nlgraft.study.data.study import Resources
 from nlgraft.study.public import Study
@@ -302,23 +301,6 @@ def test_workers_lost_more_often_than_allowed_fail_the_trial(two_workers, tmp_pa
     [record] = Sweep(two_workers).records().values()
     assert (record.state, log_of(tmp_path).count("lost")) == ("failed", 2)
     assert "a worker was lost 2 times, resources.max_failures allows 1" in record.reason
-
-
-@pytest.mark.parametrize("num_workers", [1, 2])
-def test_a_training_without_progress_fails_with_the_stacks_of_its_worker(two_workers, tmp_path, num_workers):
-    two_workers["base"]["behaviour"] = "hang"
-    two_workers["resources"] |= {"workers": num_workers, "stall_timeout": "5s"}
-    sweep = Sweep(two_workers)
-    [record] = sweep.records().values()
-    assert record.state == "failed"
-    assert "no progress for 5 s (resources.stall_timeout); it stood at " in record.reason
-    [failed] = [stage for stage in record.stages if stage["decision"] == "failed"]
-    assert failed["name"] == "training"
-    # The one that stands still; of a group the others, too, which wait for it.
-    assert "in run_training" in failed["traceback"]
-    assert failed["traceback"].count("sweep_toy.py") >= num_workers
-    assert log_of(tmp_path).count("training") == 1, "it is not tried again"
-    assert trial_record(sweep.store, record.fingerprint) == record
 
 
 def test_a_sweep_without_a_place_says_so_and_ends_when_it_has_waited_enough(toy_document, monkeypatch):

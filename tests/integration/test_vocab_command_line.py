@@ -41,8 +41,6 @@ def test_every_method_by_name(bert_checkpoint, new_model, tmp_path):
     base = ("plan", "--old", bert_checkpoint, "--new", new_model)
     for row in listed:
         extra = ("--text", text, "--epochs", 1) if "text" in row["needs"] else ()
-        if extra and "the model" not in row["needs"]:
-            extra = (*extra, "--width", 12)
         if "text" in row["needs"]:
             assert "--text" in run(*base, "--method", row["method"], code=2).stderr
         if "the model" in row["needs"]:
@@ -53,7 +51,6 @@ def test_every_method_by_name(bert_checkpoint, new_model, tmp_path):
             extra = (*extra, "--donor", bert_checkpoint)
         plan = tmp_path / row["method"]
         run(*base, "--method", row["method"], *extra, "--out", plan)
-        assert run("diff", plan, plan).stdout == ""
     out = tmp_path / "applied"
     run("apply", "--plan", tmp_path / "cbow", "--model", bert_checkpoint, "--out", out)
     run("verify", out)
@@ -103,7 +100,6 @@ def test_options_reach_the_plan(tmp_path):
         "all": ("--cap", "all"),
         "random": ("--method", "random"),
         "seed": ("--method", "random", "--seed", 5),
-        "std": ("--method", "random", "--noise-std", 0.5),
     }
     rows, settings = {}, {}
     for name, options in plans.items():
@@ -115,10 +111,6 @@ def test_options_reach_the_plan(tmp_path):
     assert rows["base"][2:] == [f"0.1 {word}" for word in longer[:8]]
     assert settings["random"]["noise"] == {"center": "zero", "spread": "fixed", "scale": 0.02, "seed": 0}
     assert settings["seed"]["noise"]["seed"] == 5
-    assert settings["std"]["noise"]["scale"] == 0.5
-    different = run("diff", tmp_path / "base", tmp_path / "cap", code=1)
-    assert different.stdout.splitlines()[1].startswith("+ abc: composed (2 subwords, 0 hyperwords) = 0.5 ab")
-    assert different.stderr == "1 rows differ\n"
 
 
 EXCHANGE = ("plan", "--old", "OLD", "--new", "NEW")
@@ -134,7 +126,6 @@ EXCHANGE = ("plan", "--old", "OLD", "--new", "NEW")
         ([*EXCHANGE, "--out", "OLD"], "not empty"),
         ([*EXCHANGE, "--method", "focus"], "--text"),
         ([*EXCHANGE, "--text", "nothing.txt"], "nothing.txt"),
-        ([*EXCHANGE, "--old-codes", "NEW"], "codes"),
         ([*EXCHANGE, "--model", "EMPTY"], "not a checkpoint"),
         (["plan", "--old", "EMPTY", "--new", "NEW"], "no tokenizer found"),
         (["plan", "--old", "OLD", "--new", "train.en"], "looks like text; train a tokenizer"),
@@ -148,7 +139,6 @@ EXCHANGE = ("plan", "--old", "OLD", "--new", "NEW")
         (["apply", "--plan", "BACK", "--model", "OLD", "--out", "fresh"], "not for the tokenizer of"),
         (["apply", "--plan", "BROKEN", "--model", "OLD", "--out", "fresh"], "cannot be read"),
         (["verify", "EMPTY"], "not a checkpoint"),
-        (["diff", "PLAN", "EMPTY"], "no plan here"),
     ],
 )
 def test_bad_input_is_explained(arguments, message, bert_checkpoint, new_model, tmp_path, monkeypatch):

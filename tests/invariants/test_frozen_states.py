@@ -26,7 +26,7 @@ POOLINGS = [{"kind": "index", "index": -2}, {"kind": "output"}, {"kind": "scalar
 def make_context(kind, pooling):
     torch.manual_seed(0)
     config = ContextConfig(encoder=checkpoint(kind), pooling=pooling)
-    return Context(config, HuggingFaceEncoder(hugging_face(kind), is_causal=kind == "gpt2")).eval()
+    return Context(config, HuggingFaceEncoder(hugging_face(kind))).eval()
 
 
 def sentences(count=12):

@@ -55,7 +55,6 @@ def directory(tmp_path, monkeypatch):
         os.mkfifo(tmp_path / name)
     (tmp_path / "circle").symlink_to("circle")
     (tmp_path / "no_system").mkdir()
-    (tmp_path / "latin.codes").write_bytes(b"\xe9 e\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -81,8 +80,6 @@ def test_a_name_that_no_file_can_have(directory, command, name):
         ("vocab", "apply", "--plan", "piped_plan", "--model", "m", "--out", "out"),
         ("vocab", "apply", "--plan", "piped_weights", "--model", "m", "--out", "out"),
         (*PLAN, "deep_tokenizer"),
-        (*PLAN, "words.txt", "--new-codes", "latin.codes"),
-        (*PLAN, "words.txt", "--new-codes", "pipe"),
         (*PLAN, "vocab.txt", "--model", "deep_model"),
         ("vocab", "verify", "deep_index"),
         ("vocab", "doctor", "deep_index"),

@@ -82,18 +82,12 @@ def vocab() -> None:
 @click.option("--method", show_default="avg", help="Method for missing rows; see vocab methods.")
 @click.option("--donor", metavar="MODEL", help="A model that has the new tokens, for method omp.")
 @click.option("--out", type=_DIRECTORY, help="Directory for plan and new tokenizer; without it, only report.")
-@click.option("--report", "is_reported", is_flag=True, help="Also print the report when the plan is written.")
-@click.option("--old-codes", type=_FILE, help="Merges of an old subword-nmt vocabulary.")
-@click.option("--new-codes", type=_FILE, help="Merges of a new subword-nmt vocabulary.")
 @click.option(
     "--cap",
     default="10",
     show_default=True,
     callback=_cap,
     help="Limit of similar tokens of a token, or all.",
-)
-@click.option(
-    "--noise-std", type=click.FloatRange(min=0, min_open=True), help="Standard deviation of random rows."
 )
 @click.option(
     "--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, help="Seed of random draws."
@@ -107,7 +101,6 @@ def vocab() -> None:
 @click.option(
     "--model", help="The checkpoint, for methods that learn from its rows; adds norms to the report."
 )
-@click.option("--width", type=click.IntRange(1), help="Width of token vectors; default 100, or the model's.")
 @click.option(
     "--epochs",
     type=click.IntRange(1),
@@ -134,7 +127,6 @@ def vocab() -> None:
 def plan(
     old: str,
     out: Path | None,
-    is_reported: bool,
     text: tuple[Path, ...],
     is_json: bool,
     **options: Any,
@@ -154,9 +146,9 @@ def plan(
     if is_json:
         print_json(planned.to_json())
         return
-    if out is None or is_reported:
+    if out is None:
         _echo(planned.report.to_text())
-    if out is not None:
+    else:
         _echo(f"{out}: {planned.report.summary}")
 
 
@@ -227,25 +219,14 @@ def verify(model: str, is_json: bool) -> None:
 
 @vocab.command("doctor")
 @click.argument("model", metavar="MODEL")
-@click.option(
-    "--audit",
-    "base",
-    metavar="BASE",
-    help="Also rebuild MODEL's tokens in BASE as method omp does, and look for rows crafted to break it.",
-)
 @has_json
 @_file_errors
-def doctor(model: str, base: str | None, is_json: bool) -> None:
+def doctor(model: str, is_json: bool) -> None:
     """Look for tokens without rows or that no text yields, and for untrained rows; exit 1 if any."""
     _quieten()
     from nlgraft.vocab_tool.checks import examine_checkpoint
 
-    checks = [*examine_checkpoint(model)]
-    if base is not None:
-        from nlgraft.vocab_tool.checks import audit_donor
-
-        checks.append(audit_donor(model, base))
-    _echo_checks(model, checks, is_json)
+    _echo_checks(model, examine_checkpoint(model), is_json)
 
 
 def _echo_checks(model: str, checks: Sequence[Any], is_json: bool) -> None:
@@ -299,32 +280,6 @@ def extend_command(tokenizer: str, text: tuple[Path, ...], out: Path, is_json: b
     from nlgraft.vocab_tool.changed import extend
 
     _show(extend(tokenizer, text, out, **options), is_json)
-
-
-@vocab.command("diff")
-@click.argument("first", type=_DIRECTORY, metavar="PLAN")
-@click.argument("second", type=_DIRECTORY, metavar="PLAN")
-@click.option("--limit", type=click.IntRange(0), default=20, show_default=True, help="Rows to list.")
-@has_json
-@_file_errors
-def diff(first: Path, second: Path, limit: int, is_json: bool) -> None:
-    """List the rows in which two plans differ, as diff does; exit 1 when there are any."""
-    from nlgraft.vocab.transfer_plan import TransferPlan
-
-    differences = TransferPlan.load(first).diff(TransferPlan.load(second))
-    shown = differences[:limit]
-    if is_json:
-        rows = [{"one": old_row, "other": new_row} for old_row, new_row in shown]
-        print_json({"different": len(differences), "rows": rows})
-    else:
-        for old_row, new_row in shown:
-            # A row that only one plan has is empty in the other.
-            lines = [f"- {old_row}"] if old_row else []
-            lines += [f"+ {new_row}"] if new_row else []
-            _echo("\n".join(lines))
-        _echo(f"{len(differences)} rows differ", err=True)
-    if differences:
-        raise SystemExit(EXIT_FAILED)
 
 
 @vocab.command("methods")

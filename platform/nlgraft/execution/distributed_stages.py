@@ -25,7 +25,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from nlgraft.basics.errors import HostFault, TrialFailed
 from nlgraft.execution.cluster import WorkerGroup
-from nlgraft.execution.cluster_watch import LOOKS, Losses, StallWatch, is_any_lost
+from nlgraft.execution.cluster_watch import Losses, is_any_lost
 from nlgraft.execution.sweep_board import Mailbox
 from nlgraft.pipeline.execute import THREADS, RecordingReporter, execute_stage
 from nlgraft.pipeline.stage import KillReason, Reporter, Stage, TrialStopped, Worker
@@ -37,7 +37,6 @@ _log = logging.getLogger(__name__)
 
 _POLL_S = 0.2
 _ANSWER_S = 60.0
-_OTHERS_S = 2.0
 _PREEMPTION_POLL_S = 2.0
 _NODE_LABEL = "ray.io/node-id"
 _PREEMPTED = "a node of the group is about to be taken away"
@@ -71,24 +70,11 @@ def _train_loop(config: dict[str, Any]) -> None:
     ray.get(mailbox.join.remote(rank, context.get_world_size(), here.current_actor, here.get_node_id()))
     # In a thread, since it waits for all workers, and a stage may report on any of them.
     threading.Thread(target=_watch_for_preemption, args=(mailbox, rank), daemon=True).start()
-    reporter: Reporter = _MailReporter(mailbox, rank)
-
-    def tell_stalled(reason: str, stacks: str) -> None:
-        ray.get(mailbox.add_stacks.remote(f"worker {rank}: {reason}\n{stacks}"))
-        # The others wait for the one that stands still, and tell where; each looks at times of its own.
-        patience_s = _OTHERS_S + config["stall_s"] / LOOKS
-        all_stacks = _await_stacks(
-            lambda: ray.get(mailbox.stacks.remote()), context.get_world_size(), patience_s
-        )
-        ray.get(mailbox.post_end.remote(TrialFailed(stage.name, reason), "\n".join(all_stacks)))
-
-    if config["stall_s"] is not None:
-        reporter = StallWatch(reporter, config["stall_s"], {stage.fingerprint}, tell_stalled)
     try:
         execute_stage(
             stage,
             config["place"].open(),
-            reporter=reporter,
+            reporter=_MailReporter(mailbox, rank),
             worker=Worker(
                 rank=rank,
                 world_size=context.get_world_size(),
@@ -106,14 +92,6 @@ def _train_loop(config: dict[str, Any]) -> None:
             detail = here.get_node_id() if isinstance(end, HostFault) else traceback.format_exc()
             ray.get(mailbox.post_end.remote(end, detail))
         raise
-
-
-def _await_stacks(read: Callable[[], list[str]], num_workers: int, patience_s: float) -> list[str]:
-    """Wait until all workers have told where they stand, or for so long; return what they told."""
-    end_s = time.monotonic() + patience_s
-    while len(stacks := read()) < num_workers and time.monotonic() < end_s:
-        time.sleep(_POLL_S)
-    return stacks
 
 
 def _watch_for_preemption(mailbox: Any, rank: int) -> None:
@@ -246,7 +224,6 @@ def _new_trainer(
             "place": place,
             "mailbox": mailbox,
             "num_threads": resources.cpus_per_worker,
-            "stall_s": resources.stall_timeout,
             "is_gpu": has_gpus,
             "is_sharded": resources.sharding == "full",
         },

@@ -27,16 +27,12 @@ class Outcome:
 
     Attributes:
         kind: ``ended``, and its record says how; ``busy``: another sweep computes a stage; ``killed`` from
-            outside; ``lost`` with its process; ``stalled``; `LEFT_OUT`: its host has a fault.
+            outside; ``lost`` with its process; `LEFT_OUT`: its host has a fault.
         reason: Why; of a busy one, who computes the stage.
-        stage: Fingerprint of the training that stalled.
-        stacks: Those of its threads.
     """
 
     kind: str
     reason: str = ""
-    stage: str = ""
-    stacks: str = ""
 
 
 @dataclass
@@ -114,8 +110,6 @@ class SweepBoard:
     def advance(self, batch_id: str, outcome: Outcome) -> bytes | None:
         """Note how the current trial ended; return the spec of the next one, None if there is none."""
         batch = self._batches[batch_id]
-        if outcome.kind == "stalled":
-            batch.node = ""  # its process ends itself now, which is no loss of the next trial
         if outcome.kind == "ended":
             self._left_out_until_s.pop(batch.node, None)
         batch.outcomes.append(outcome)
@@ -220,7 +214,6 @@ class Mailbox:
         self._reports: list[tuple[str, int, dict[str, float]]] = []
         self._stop_reason: str | None = None
         self._end: tuple[Exception, str] | None = None
-        self._stacks: list[str] = []
 
     def join(self, rank: int, world_size: int, worker: Any, node: str) -> None:
         """Note a worker; it takes the place of that of an earlier group, perhaps a larger one."""
@@ -259,11 +252,3 @@ class Mailbox:
     def end(self) -> tuple[Exception, str] | None:
         """Tell how the group ended; None while it has not."""
         return self._end
-
-    def add_stacks(self, stacks: str) -> None:
-        """Keep where a worker stands still."""
-        self._stacks.append(stacks)
-
-    def stacks(self) -> list[str]:
-        """List where the workers stand still."""
-        return self._stacks

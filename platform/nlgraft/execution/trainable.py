@@ -28,7 +28,6 @@ from nlgraft.execution.cluster import WorkerGroup
 from nlgraft.execution.cluster_watch import (
     PROCESS_DIED,
     Losses,
-    StallWatch,
     is_any_lost,
     return_freed_memory,
 )
@@ -42,7 +41,6 @@ _log = logging.getLogger(__name__)
 
 _REPORT_PAUSE_S = 1.0
 _IDLE_POLL_S = 1.0
-_LAST_WORDS_S = 30.0
 
 # Keys of a trial's Tune config and results.
 TRIAL_ID = "nlgraft_trial_id"
@@ -129,12 +127,6 @@ class TuneReporter:
             tune.report(result)
         except SystemExit:
             self._kill_reason = KillReason("the sweep ended before the trial")
-
-    def tell_stalled(self, reason: str, stacks: str) -> None:
-        """Tell that the trial makes no progress; its process ends now."""
-        outcome = Outcome("stalled", reason, THREADS.stage, stacks)
-        # Not for ever: a driver out of reach must not keep the process from ending.
-        ray.get(self._board.advance.remote(self._spec.batch_id, outcome), timeout=_LAST_WORDS_S)
 
     def report_waiting(self, is_waiting_for_workers: bool) -> None:
         """Tell whether the trial's worker group has no worker yet."""
@@ -268,10 +260,7 @@ def _run(spec: TrialSpec, tune_reporter: TuneReporter, lost_on: Sequence[str]) -
     trainings = {stage.fingerprint for stage in spec.graph.stages if stage.is_distributed}
     _trainings.clear()
     _trainings.update(trainings)
-    watch = None
-    if resources.stall_timeout is not None and resources.max_workers == 1:  # else each worker watches itself
-        watch = StallWatch(tune_reporter, resources.stall_timeout, trainings, tune_reporter.tell_stalled)
-    reporter = RecordingReporter(watch or tune_reporter)
+    reporter = RecordingReporter(tune_reporter)
     reporter.num_preemptions = losses.num_preemptions
     distribute = None
     if resources.max_workers > 1:
@@ -306,9 +295,6 @@ def _run(spec: TrialSpec, tune_reporter: TuneReporter, lost_on: Sequence[str]) -
         # For the worker's log; everybody else reads it in the trial's record.
         _log.warning("%s: %s", spec.key, failed)
         return Outcome("ended")
-    finally:
-        if watch is not None:
-            watch.close()
     if record.state == "killed":
         # A store that failed may hold no record of it.
         return Outcome("killed", record.reason)

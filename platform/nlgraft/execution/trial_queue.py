@@ -12,7 +12,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
 
 from nlgraft.basics.errors import StoreError
 from nlgraft.basics.pacing import Pacer
@@ -283,12 +282,12 @@ class TrialQueue:
                 self._store_record(trial, record)
         self._driver.observe(TrialEnded(trial, record))
 
-    def lost(self, trial: SweepTrial, reason: str, stages: Sequence[dict[str, Any]] = ()) -> TrialRecord:
+    def lost(self, trial: SweepTrial, reason: str) -> TrialRecord:
         """Record a trial as failed whose process died, unless it had finished before; return the record."""
         finished = finished_record(trial.graph, self._store)
         if finished is not None:
             return finished
-        record = _record_of_end(trial, "failed", reason, stages)
+        record = _record_of_end(trial, "failed", reason)
         self._store_record(trial, record)
         return record
 
@@ -380,9 +379,7 @@ class TrialQueue:
             )
 
 
-def _record_of_end(
-    trial: SweepTrial, state: TrialState, reason: str, stages: Sequence[dict[str, Any]] = ()
-) -> TrialRecord:
+def _record_of_end(trial: SweepTrial, state: TrialState, reason: str) -> TrialRecord:
     """Make the record of an end that the trial's own process has not recorded."""
     now = time.time()
     return TrialRecord(
@@ -391,7 +388,6 @@ def _record_of_end(
         seed=trial.seed,
         state=state,
         reason=reason,
-        stages=list(stages),
         started_at=now,
         ended_at=now,
         host=socket.gethostname(),

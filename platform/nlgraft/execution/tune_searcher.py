@@ -14,9 +14,7 @@ from ray.tune.execution.tune_controller import TuneController
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import (
     ASHAScheduler,
-    AsyncHyperBandScheduler,
     FIFOScheduler,
-    MedianStoppingRule,
     TrialScheduler,
 )
 from ray.tune.search import Searcher
@@ -193,9 +191,8 @@ class TuneSearcher(Searcher):
                 self._queue.defer(trial, outcome.reason)
             case "killed":
                 self._queue.kill(trial, outcome.reason)
-            case "lost" | "stalled":
-                stages = _stalled_stages(trial, outcome)
-                self._queue.end(trial, self._queue.lost(trial, outcome.reason, stages))
+            case "lost":
+                self._queue.end(trial, self._queue.lost(trial, outcome.reason))
             case _:
                 record = trial_record(self._store, trial.fingerprint)
                 self._queue.end(trial, record or self._queue.lost(trial, PROCESS_DIED))
@@ -233,47 +230,22 @@ class TuneSearcher(Searcher):
         """Restore nothing: the store is the source of truth."""
 
 
-def _stalled_stages(trial: SweepTrial, outcome: Outcome) -> list[dict[str, Any]]:
-    """Describe the training that made no progress as the records of trials describe a stage that failed."""
-    return [
-        {
-            "name": stage.name,
-            "fingerprint": stage.fingerprint,
-            "decision": "failed",
-            "reason": outcome.reason,
-            "traceback": outcome.stacks,
-        }
-        for stage in trial.graph.stages
-        if stage.fingerprint == outcome.stage
-    ]
-
-
-NUM_HYPERBAND_BRACKETS = 3
 _NO_LAST_RUNG = 10**9  # steps; a trial ends by its own step limit, rungs go on as far as it gets
 
 
 def scheduler_for(spec: TrialSchedulerSpec, mode: str) -> TrialScheduler:
     """Build Tune's scheduler for the trials of one cell; it compares ``VALUE`` at equal ``STEP``.
 
-    ``hyperband`` is asynchronous HyperBand: the synchronous one pauses trials, which then keep their workers.
-
     Args:
         mode: ``max`` or ``min``.
     """
-    if spec.name == "median":
-        return MedianStoppingRule(
-            time_attr=STEP, metric=VALUE, mode=mode, grace_period=spec.grace_steps, min_time_slice=0
-        )
-    kind = ASHAScheduler if spec.name == "asha" else AsyncHyperBandScheduler
-    brackets = 1 if spec.name == "asha" else NUM_HYPERBAND_BRACKETS
-    return kind(
+    return ASHAScheduler(
         time_attr=STEP,
         metric=VALUE,
         mode=mode,
         max_t=spec.max_steps or _NO_LAST_RUNG,
         grace_period=spec.grace_steps,
         reduction_factor=spec.reduction_factor,
-        brackets=brackets,
         # A trial at max_t is complete; stopped there, it would count as pruned.
         stop_last_trials=False,
     )

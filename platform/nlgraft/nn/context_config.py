@@ -68,8 +68,8 @@ class HuggingFaceEncoderConfig(StrictConfig):
     """Hub name or local directory; null if an earlier stage provides the model."""
     revision: str | None = None
     """Commit, tag or branch of a hub name; null: main."""
-    is_causal: bool = False
-    """The checkpoint is a left-to-right model (GPT-2); verified when it is loaded."""
+    # A constant: stored models hold it. Only language models of ours are read token by token.
+    is_causal: Literal[False] = False
 
 
 class _LanguageModelSizes(StrictConfig):

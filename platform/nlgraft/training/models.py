@@ -76,9 +76,7 @@ def read_encoder(directory: Path, config: EncoderConfig | None = None) -> Contex
         return cast("ContextualEncoder", read_language_model(directory, config))
     if config is not None and not isinstance(config, HuggingFaceEncoderConfig):
         raise ContractError(f"{directory}: no {config.kind}; run the pretraining of the language model")
-    # A checkpoint does not say how it is to be used.
-    is_causal = config is not None and config.is_causal
-    return HuggingFaceEncoder.load(HuggingFaceEncoderConfig(checkpoint=str(directory), is_causal=is_causal))
+    return HuggingFaceEncoder.load(HuggingFaceEncoderConfig(checkpoint=str(directory)))
 
 
 def write_model(model: Seq2Seq, directory: Path, checkpoints: Mapping[str, Path] | None = None) -> None:
@@ -148,14 +146,14 @@ def read_model(directory: Path) -> Seq2Seq:
         for name, context in config.contexts.items():
             if not isinstance(context.encoder, HuggingFaceEncoderConfig):
                 continue
-            stored, is_causal = directory / CONTEXTS / name, context.encoder.is_causal
+            stored = directory / CONTEXTS / name
             if any(stored.glob("*.safetensors")):
                 encoders[name] = encoder = HuggingFaceEncoder.load(
-                    HuggingFaceEncoderConfig(checkpoint=str(stored), is_causal=is_causal)
+                    HuggingFaceEncoderConfig(checkpoint=str(stored))
                 )
                 linked.append(encoder)
             else:
-                encoders[name] = HuggingFaceEncoder.from_config(stored, is_causal=is_causal)
+                encoders[name] = HuggingFaceEncoder.from_config(stored)
         sizes = description["source_vocab_size"], description["target_vocab_size"]
         model = Seq2Seq(config, *sizes, encoders)
     state = model.state_dict()

@@ -295,17 +295,6 @@ class TransferPlan:
         kind = Provenance(self.provenance[row]).name.lower()
         return f"{self.new_surfaces[row]}: {kind} ({self.reasons[row]}){' = ' + parts if parts else ''}"
 
-    def diff(self, other: TransferPlan) -> list[tuple[str, str]]:
-        """Compare two plans token by token.
-
-        Returns pairs (row here, row there) as ``describe`` words them, for tokens whose rows differ; "" where
-        a plan lacks the token.
-        """
-        here = {surface: self.describe(i) for i, surface in enumerate(self.new_surfaces)}
-        there = {surface: other.describe(i) for i, surface in enumerate(other.new_surfaces)}
-        tokens = dict.fromkeys([*here, *there])
-        return [(here.get(t, ""), there.get(t, "")) for t in tokens if here.get(t) != there.get(t)]
-
 
 def _spread(noise: Noise, width: int, real: Moments | None) -> Array:
     """Return the factor of standard normal samples: one per column, or a matrix for a covariance."""

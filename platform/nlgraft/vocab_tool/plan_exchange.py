@@ -152,6 +152,8 @@ def _around(document: Mapping[str, Any]) -> set[str]:
 
 MAX_LINE_CHARS = 100_000
 """Longer lines of text are truncated."""
+_WIDTH = 100
+"""Width of token vectors that only tell which tokens are alike."""
 
 
 @dataclass(frozen=True)
@@ -162,15 +164,11 @@ class PlanRequest:
         old: The model's tokenizer: file, directory or hub name.
         new: The new tokenizer, likewise.
         method: Name of the method.
-        old_codes: Merges of an old vocabulary of subword-nmt.
-        new_codes: Merges of a new one.
         cap: Size limit of the set of similar tokens; None for no limit.
-        noise_std: Standard deviation of rows drawn as a new model's; None for the method's.
         seed: Seed of all random draws.
         text: Files of text, for lengths in the report and token vectors.
         model: Checkpoint, for methods that learn from its rows, and for norms in the report.
         donor: Checkpoint that has the new tokens, for methods that compare tokens in its space.
-        width: Width of token vectors; None for 100, or the model's where they become rows.
         epochs: Passes over the text when learning them.
         min_count: Tokens that occur less often have no vector.
         keep_special: Lost special tokens to append to the new tokenizer: those that the model's files name,
@@ -180,15 +178,11 @@ class PlanRequest:
     old: str
     new: str
     method: str = "avg"
-    old_codes: Path | None = None
-    new_codes: Path | None = None
     cap: int | None = DEFAULT_CAP
-    noise_std: float | None = None
     seed: int = 0
     text: Sequence[Path] = ()
     model: str | None = None
     donor: str | None = None
-    width: int | None = None
     epochs: int = 5
     min_count: int = 1
     keep_special: Keep = "named"
@@ -239,14 +233,14 @@ def plan_transfer(request: PlanRequest, out: Path | None = None) -> Planned:
             new_vectors=learned[1],
             donor=None if request.donor is None else _donor(request.donor, new),
         )
-        choices = PlanChoices(cap=request.cap, noise_std=request.noise_std, seed=request.seed)
+        choices = PlanChoices(cap=request.cap, seed=request.seed)
         plan = build_plan(old, new, method, choices, material)
         norms = None if rows is None else norm_report(plan, rows, plan.apply(rows))
         report = report_plan(plan, text=lines, encoded=encoded, norms=norms, specials=specials)
         if out is not None:
             with written_at_once(out) as directory:
                 plan.save(directory)
-                save_tokenizer(new_path, new, directory / TOKENIZER_DIRECTORY, request.new_codes)
+                save_tokenizer(new_path, new, directory / TOKENIZER_DIRECTORY)
     return Planned(plan, report, out)
 
 
@@ -255,12 +249,12 @@ def _tokenizers(
 ) -> tuple[Path, Vocabulary, Path, Vocabulary, SpecialTokens]:
     """Read the old and the new tokenizer, the latter with lost tokens appended, in ``scratch``."""
     old_path, new_path = find_tokenizer(request.old), find_tokenizer(request.new)
-    old, new = load_vocabulary(old_path, request.old_codes), load_vocabulary(new_path, request.new_codes)
+    old, new = load_vocabulary(old_path), load_vocabulary(new_path)
     lost_strings = find_lost(old, new, old_path, None if request.model is None else Path(request.model))
     kept = lost_strings.kept(request.keep_special)
     texts = [entry["content"] for entry in kept]
     if kept:
-        save_tokenizer(new_path, new, scratch, request.new_codes)
+        save_tokenizer(new_path, new, scratch)
         append_tokens(
             scratch, kept, {role: text for role, text in lost_strings.roles.items() if text in texts}
         )
@@ -273,8 +267,6 @@ def _check_request(request: PlanRequest, method: Method, has_text: bool) -> None
     has_vectors = method.vectors is not None
     is_read = {
         "cap": method.has_similar_tokens,
-        "noise_std": method.noise.spread == "fixed",
-        "width": has_vectors,
         "epochs": has_vectors,
         "min_count": has_vectors,
         "donor": method.needs_donor,
@@ -290,11 +282,8 @@ def _check_request(request: PlanRequest, method: Method, has_text: bool) -> None
             f"method '{method.name}' needs a model with the new tokens; give --donor MODEL, or --like MODEL"
         )
     # Vectors that become rows must have the model's width, which only the model tells.
-    wants_model = method.needs_old_rows or (method.has_vector_rows and request.width is None)
-    if wants_model and request.model is None:
+    if (method.needs_old_rows or method.has_vector_rows) and request.model is None:
         raise DataError(f"method '{method.name}' needs the model's own rows or their width; give --model")
-    if method.has_vector_rows and request.width is not None and request.model is not None:
-        raise DataError(f"method '{method.name}' uses the width of the model; leave out --width or --model")
 
 
 def read_text(files: Sequence[Path]) -> list[str]:
@@ -327,7 +316,7 @@ def _vectors(
 ) -> TokenVectors:
     from nlgraft.vocab.methods.token_vectors import VectorOptions, learn_vectors
 
-    width = rows.shape[1] if method.has_vector_rows and rows is not None else request.width or 100
+    width = rows.shape[1] if method.has_vector_rows and rows is not None else _WIDTH
     assert method.vectors is not None, "called only for methods with vectors"
     options = VectorOptions(
         kind=method.vectors, width=width, epochs=request.epochs, min_count=request.min_count

@@ -27,7 +27,7 @@ class Config(StrictConfig):
     """Settings of the toy."""
 
     data: Mapping[str, Any] = {}
-    behaviour: Literal["good", "nan", "raise", "exit", "hang", "full"] = "good"
+    behaviour: Literal["good", "nan", "raise", "exit", "full"] = "good"
     upstream: int = 0
     gain: float = 0.0
     noise: float = 0.0
@@ -110,8 +110,6 @@ def run_training(context):
             _be_lost(context)
         if config["behaviour"] == "raise" and step == 2 and is_last:
             raise ValueError("this arm cannot work")
-        if config["behaviour"] == "hang" and step == 2 and is_last:
-            time.sleep(10_000)
         if config["behaviour"] == "full" and step > 2:
             _fill_first_node(context)
         if config["behaviour"] == "exit" and step == 2:

@@ -66,14 +66,6 @@ def test_a_study_that_nobody_registered_says_nothing(here):
     assert result.to_json()["registration"] is None
 
 
-def test_a_renamed_study_is_told_of_the_registration_of_its_cells(here):
-    entry = here.register()
-    here.document["name"] = "anew"
-    standing = here.registration()
-    assert not standing.is_as_registered
-    assert str(standing) == f"Not registered; 4 of its cells are registered as study guesses ({entry.name})."
-
-
 def test_what_had_been_seen_is_said(here):
     here.run(skip=[("arm=avg", 3)])
     registered = here.register()

@@ -30,30 +30,6 @@ def test_a_new_group_takes_the_place_of_the_old_one_whatever_their_sizes():
     assert mailbox.workers() == ["newest"]
 
 
-def test_the_stacks_of_all_workers_are_waited_for_since_each_looks_at_times_of_its_own(
-    monkeypatch,
-):
-    """With a limit of ten minutes, a worker may notice a minute after another one."""
-    now_s = 0.0
-
-    def sleep(seconds):
-        nonlocal now_s
-        now_s += seconds
-
-    def read():
-        return ["worker 0 waits", "worker 1 stands still"][: 1 + (now_s > 50)]
-
-    monkeypatch.setattr(distributed_stages, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: now_s))
-    patience_s = 60.0
-    assert distributed_stages._await_stacks(read, 2, patience_s) == [
-        "worker 0 waits",
-        "worker 1 stands still",
-    ]
-    assert now_s < patience_s, "no longer than needed"
-    assert len(distributed_stages._await_stacks(read, 3, patience_s)) == 2, "a dead worker tells nothing"
-    assert now_s == pytest.approx(50 + patience_s, abs=1)
-
-
 ANNOUNCED = PreemptionError(PreemptionInfo(None, {"b": [1]}))
 LOST = RuntimeError("connection reset by peer")
 

@@ -30,17 +30,6 @@ def test_it_counts_the_trials_that_have_not_begun_or_whose_group_has_no_worker()
     assert board.num_waiting() == 0
 
 
-def test_a_stalled_trial_is_no_loss_of_the_next_one_of_its_batch():
-    """Else a study with max_failures 0 would fail a trial that has not run."""
-    board = SweepBoard()
-    board.assign("batch", ["a", "b"])
-    board.begin("batch", "node 1")
-    board.advance("batch", Outcome("stalled"))
-    assert board.num_waiting() == 1
-    assert board.begin("batch", "node 2") == ("b", [], False)
-    assert board.begin("batch", "node 3") == ("b", ["node 2"], False), "lost while it computes"
-
-
 def test_a_host_whose_disk_is_full_is_left_out_while_others_compute(monkeypatch):
     now_s = 0.0
     monkeypatch.setattr(sweep_board.time, "monotonic", lambda: now_s)

@@ -140,18 +140,6 @@ def test_the_end_of_a_trial(
     assert bench.checks == [False] + [True] * is_error
 
 
-def test_a_training_that_stood_still_fails_with_its_stacks(store):
-    stages = [SimpleNamespace(name=name, fingerprint=name * 2) for name in ("corpus", "training")]
-    stalled = SimpleNamespace(fingerprint="x", key="x", graph=SimpleNamespace(stages=stages))
-    bench = Bench(store, stalled)
-    bench.searcher.suggest("t1")
-    bench.ended["t1"] = [Outcome("stalled", "no progress", "trainingtraining", "File a.py")]
-    bench.searcher.on_trial_complete("t1", {OUTCOME: "ended"})
-    failed = {"name": "training", "fingerprint": "trainingtraining", "decision": "failed"}
-    expected = failed | {"reason": "no progress", "traceback": "File a.py"}
-    assert bench.queue.calls[-1] == ("end", "x", ("no progress", [expected]))
-
-
 def test_of_a_batch_whose_process_died_one_trial_is_lost_and_the_rest_goes_back(store):
     record = TrialRecord(fingerprint="a", config={}, seed=1, state="finished")
     store.records.write("trials", "a", record.to_json())

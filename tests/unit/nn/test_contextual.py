@@ -27,7 +27,7 @@ def test_states_are_transformers_own(kind, tmp_path):
     """From a directory, in fp32, padded: equal to each sentence alone in transformers."""
     reference = hugging_face(kind)
     reference.half().save_pretrained(tmp_path)
-    config = HuggingFaceEncoderConfig(checkpoint=str(tmp_path), is_causal=kind == "gpt2")
+    config = HuggingFaceEncoderConfig(checkpoint=str(tmp_path))
     loaded = load_encoder(config)
     assert {p.dtype for p in loaded.parameters()} == {torch.float32}
     reference = transformers.AutoModel.from_pretrained(tmp_path, dtype=torch.float32)
@@ -42,11 +42,6 @@ def test_states_are_transformers_own(kind, tmp_path):
         torch.testing.assert_close(
             states.output[index, : len(row)], output.last_hidden_state[0], rtol=1e-5, atol=1e-5
         )
-
-
-def test_a_model_that_sees_the_future_is_not_causal():
-    with pytest.raises(ContractError, match="BertModel sees tokens to the right"):
-        HuggingFaceEncoder(hugging_face("bert"), is_causal=True)
 
 
 @pytest.mark.parametrize(

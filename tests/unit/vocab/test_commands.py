@@ -185,22 +185,6 @@ def test_a_directory_appears_whole_or_not_at_all(tmp_path):
     assert [path.name for path in tmp_path.glob("b/*")] == ["whole"]
 
 
-def test_width_is_the_models_or_given(places):
-    (places / "text").write_text("motor motors motorcycle\n" * 5)
-    common = {
-        "old": str(places / "model"),
-        "new": str(places / "new"),
-        "text": [places / "text"],
-        "epochs": 1,
-    }
-    narrow = plan_transfer(PlanRequest(method="word2vec", width=5, **common))
-    assert narrow.plan.dense.shape[1] == 5
-    models = plan_transfer(PlanRequest(method="word2vec", model=str(places / "model"), **common))
-    assert models.plan.dense.shape[1] == 8
-    with pytest.raises(DataError, match="leave out --width or --model"):
-        plan_transfer(PlanRequest(method="word2vec", model=str(places / "model"), width=5, **common))
-
-
 def test_text_is_read_and_refused_in_words(tmp_path):
     (tmp_path / "a").write_text("one\n\ntwo\u2028three\n")
     assert read_text([tmp_path / "a"]) == ["one", "two\u2028three"]

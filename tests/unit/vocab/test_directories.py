@@ -98,14 +98,12 @@ def test_byte_level_files_become_one(tmp_path):
 
 def test_subword_nmt_reads_what_subword_nmt_cut(tmp_path):
     (tmp_path / "dict.txt").write_text("mo@@ 9\ntor 8\nmotor 7\nm@@ 5\no@@ 4\nt@@ 3\nor 2\nr 1\n")
-    (tmp_path / "codes").write_text("#version: 0.2\nm o\no r</w>\nt or</w>\n")
-    greedy = load_vocabulary(tmp_path / "dict.txt")
-    assert greedy.roles == {"bos": 0, "pad": 1, "eos": 2, "unk": 3}
-    vocabulary = load_vocabulary(tmp_path / "dict.txt", tmp_path / "codes")
+    vocabulary = load_vocabulary(tmp_path / "dict.txt")
+    assert vocabulary.roles == {"bos": 0, "pad": 1, "eos": 2, "unk": 3}
     for surfaces, core, is_end in (("motor", b"motor", True), ("mo@@ t@@", b"mot", False)):
-        pieces = greedy.segment(Tok(core, None, is_end))
-        assert [greedy.surfaces[piece.id] for piece in pieces] == surfaces.split()
-    save_tokenizer(tmp_path / "dict.txt", vocabulary, tmp_path / "saved", tmp_path / "codes")
+        pieces = vocabulary.segment(Tok(core, None, is_end))
+        assert [vocabulary.surfaces[piece.id] for piece in pieces] == surfaces.split()
+    save_tokenizer(tmp_path / "dict.txt", vocabulary, tmp_path / "saved")
     tokenizer = loaded(tmp_path / "saved")
     names = vocabulary.ids_by_surface
     assert tokenizer("mo@@ tor qq")["input_ids"] == [names["mo@@"], names["tor"], names["<unk>"]]
@@ -113,9 +111,7 @@ def test_subword_nmt_reads_what_subword_nmt_cut(tmp_path):
     assert again.surfaces == vocabulary.surfaces
     motor = vocabulary.tokens[names["motor"]]
     assert [p.id for p in again.segment(motor)] == [p.id for p in vocabulary.segment(motor)]
-    assert text_encoder(tmp_path / "saved", again)(["motor"]) == [[names["mo@@"], names["tor"]]]
-    with pytest.raises(DataError, match="codes go with"):
-        load_vocabulary(tmp_path / "saved" / "tokenizer.json", tmp_path / "codes")
+    assert text_encoder(tmp_path / "saved", again)(["motor"]) == [[names["motor"]]]
 
 
 @pytest.fixture

@@ -255,7 +255,6 @@ class Registration:
         digest: SHA-256 of the content, to be quoted.
         content: What is frozen.
         texts: Texts by the fingerprint of their corpus, so that they need not be read again.
-        keys: Digests of the configs of the cells, by which the same cells in other studies are found.
         analyses: Numbers of the analyses of the same test segments that the ledger held then.
         num_analyses: Number of all analyses that it held then.
         num_finished: Replicates that had finished then.
@@ -268,7 +267,6 @@ class Registration:
     digest: str
     content: Content
     texts: dict[str, Texts]
-    keys: tuple[str, ...]
     analyses: tuple[int, ...] = ()
     num_analyses: int = 0
     num_finished: int = 0
@@ -290,15 +288,12 @@ def open_registrations(store: ArtifactStore) -> Journal[Registration]:
     return store.journal("registrations", Registration)
 
 
-def register(
-    results: Results, store: ArtifactStore, keys: Mapping[str, str], segments: Segments
-) -> Registration:
+def register(results: Results, store: ArtifactStore, segments: Segments) -> Registration:
     """Register a study, or find the registration of a study of this name that froze the same.
 
     Args:
         results: What the store holds of the study.
         store: The store.
-        keys: Digests of the configs of its cells, by label.
         segments: The test segments of its results.
 
     Raises:
@@ -324,7 +319,6 @@ def register(
             digest=content.digest,
             content=content,
             texts=freezer.texts,
-            keys=tuple(dict.fromkeys(keys.values())),
             analyses=tuple(
                 number
                 for number, past_entry in past.documents.items()

@@ -188,7 +188,7 @@ class RecordedResults(Results):
             DataError: Text cannot be read.
         """
         assert self.store is not None
-        return register(self, self.store, self._configs, self._segments_of(self.main_metric))
+        return register(self, self.store, self._segments_of(self.main_metric))
 
     def _difference(
         self, metric: str, labels: Sequence[str], null: float = 0.0, second_metric: str | None = None
@@ -527,7 +527,7 @@ class RecordedResults(Results):
             trainings={keys[label]: training for label, training in self.trainings.items()},
         )
         conformance = self.registration
-        if conformance is None or not conformance.is_own:
+        if conformance is None:
             return documented
         deviations = tuple(deviation.text for deviation in conformance.deviations)
         registration = conformance.registration.digest[:SHOWN_DIGITS]

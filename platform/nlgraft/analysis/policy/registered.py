@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -47,8 +47,6 @@ _REMOVED = {
 """Settings that there are no more, with what takes their place: no deviation of an earlier registration."""
 Pairs = Sequence[tuple[FrozenCell, FrozenCell]]
 """Registered cells, and what they are now."""
-_MIN_SHARED = 2
-"""Cells of another study's registration that make a question."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,16 +78,12 @@ class Conformance:
     """How a study and its results relate to a registration.
 
     Attributes:
-        registration: The registration: of the same content; else the newest of the variant or of the study;
-            or the one of another study that has most of its cells.
+        registration: The registration: of the same content; else the newest of the variant or of the study.
         number: Its place among the registrations of that study's name.
         num_registrations: Number of these.
         variant: The variant that it is compared with.
-        is_own: False if only a study of another name is registered.
-        num_shared: Number of cells that a registration of another name has.
         seen: Numbers of the analyses of the same test segments that had been shown before.
-        deviations: Deviations of the file and of what was run; none are listed where another study was
-            registered.
+        deviations: Deviations of the file and of what was run.
         problems: Registrations that cannot be read, as sentences.
     """
 
@@ -97,23 +91,18 @@ class Conformance:
     number: int
     num_registrations: int
     variant: str
-    is_own: bool = True
-    num_shared: int = 0
     seen: tuple[int, ...] = ()
     deviations: tuple[Deviation, ...] = ()
     problems: tuple[str, ...] = ()
 
     @property
     def is_as_registered(self) -> bool:
-        """True if the study is registered and nothing deviates."""
-        return self.is_own and not self.deviations
+        """True if nothing deviates."""
+        return not self.deviations
 
     def __str__(self) -> str:
         """State it in a few sentences, without the deviations."""
         registration = self.registration
-        if not self.is_own:
-            cells = f"{self.num_shared} of its cells are"
-            return f"Not registered; {cells} registered as study {registration.study} ({registration.name})."
         variant = "" if registration.variant == self.variant else f" as {registration.variant}"
         which = ""
         if self.num_registrations > 1:
@@ -146,7 +135,6 @@ class Conformance:
             "digest": registration.digest,
             "number": self.number,
             "registrations": self.num_registrations,
-            "is_own": self.is_own,
             "is_as_registered": self.is_as_registered,
             "analyses_before": list(self.seen),
             "finished_before": registration.num_finished,
@@ -167,13 +155,13 @@ def conformance_of(
         past: The analyses of their test segments.
 
     Returns:
-        None if neither the study is registered nor another one with two of its cells.
+        None if the study is not registered.
     """
     pages = open_registrations(store).read()
     study = results.study
     registrations = [entry for entry in pages.documents.values() if entry.study == study.name]
     if not registrations:
-        return _related(pages.documents.values(), study.variant, set(keys.values()))
+        return None
     texts = {key: text for entry in registrations for key, text in entry.texts.items()}
     now = None
     deviations: list[Deviation] = []
@@ -205,23 +193,6 @@ def _chosen(registrations: Sequence[Registration], study: Study, now: Content | 
     of_variant = [entry for entry in registrations if entry.variant == study.variant]
     plain = [entry for entry in registrations if entry.variant == study.name]
     return (same or of_variant or plain or registrations)[-1]
-
-
-def _related(registrations: Iterable[Registration], variant: str, keys: set[str]) -> Conformance | None:
-    """Find the registration of another study that has most of the cells."""
-    candidates = list(registrations)
-    closest = max(candidates, key=lambda entry: len(keys & set(entry.keys)), default=None)
-    if closest is None or (num_shared := len(keys & set(closest.keys))) < _MIN_SHARED:
-        return None
-    of_study = [entry for entry in candidates if entry.study == closest.study]
-    return Conformance(
-        registration=closest,
-        number=of_study.index(closest) + 1,
-        num_registrations=len(of_study),
-        variant=variant,
-        is_own=False,
-        num_shared=num_shared,
-    )
 
 
 def _execution(registered: Content, now: Content, results: Results) -> Iterator[Deviation]:

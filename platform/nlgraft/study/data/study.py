@@ -58,9 +58,6 @@ class Resources(Part):
     max_failures: int = Field(default=2, ge=0)
     """Number of times that a trial is tried again after the loss of its worker. Losses of a whole node, as of
     a spot machine, are counted apart; a trial survives fifty of them."""
-    stall_timeout: Duration | None = None
-    """Longest time that a training may report nothing (it reports every 50 steps and after an evaluation):
-    seconds, or ``30m``. Its trial then fails, with the stacks of its threads; none: no limit."""
 
     @property
     def min_workers(self) -> int:
@@ -318,14 +315,14 @@ class Sampler(Part):
 class TrialScheduler(Part):
     """Rule that stops unpromising trials early."""
 
-    name: Literal["asha", "median", "hyperband", "none"] = "asha"
+    name: Literal["asha", "none"] = "asha"
     """Name of the rule; ``none`` stops nothing."""
     metric: str | None = None
     """Metric that is compared at equal steps; training must report it. None: the objective's."""
     grace_steps: int = Field(default=1, ge=1)
     """No trial is stopped before this many optimiser steps."""
     reduction_factor: int = Field(default=3, ge=2)
-    """One in this many trials survives a rung (asha, hyperband)."""
+    """One in this many trials survives a rung."""
     max_steps: int | None = Field(default=None, ge=1)
     """Optimiser steps of a complete trial; none: what the trials report."""
 

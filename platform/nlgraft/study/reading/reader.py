@@ -32,7 +32,7 @@ INPUTS = "inputs"
 """Folder of an unpacked store with the input files of its studies, by the places that they came from."""
 
 _REMOVED = {
-    "resources": {"priority", "use_idle_cpus"},
+    "resources": {"priority", "stall_timeout", "use_idle_cpus"},
     "sequential": {"replicates"},
     "analysis": {"test", "correction"},
 }

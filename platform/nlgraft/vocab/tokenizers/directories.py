@@ -17,7 +17,6 @@ from typing import Any
 from nlgraft.basics.errors import DataError
 from nlgraft.text.files import read_json, refuse_special, write_json
 from nlgraft.vocab.tokenizers.loading import (
-    CODES_FILE,
     SPECIAL_FILES,
     byte_level_json,
     is_wordpiece,
@@ -40,7 +39,6 @@ TOKENIZER_FILES = (
     "vocab.json",
     "target_vocab.json",
     "merges.txt",
-    CODES_FILE,
     "*.model",
     "*.spm",
 )
@@ -121,16 +119,13 @@ def copy_settings(source: Path, directory: Path, new_ids: Mapping[int, int] | No
         write_json(directory / name, settings)
 
 
-def save_tokenizer(
-    path: Path, vocabulary: Vocabulary, directory: Path, codes: str | Path | None = None
-) -> None:
+def save_tokenizer(path: Path, vocabulary: Vocabulary, directory: Path) -> None:
     """Write a tokenizer of any form so that ``transformers.AutoTokenizer`` loads it.
 
     Args:
         path: File or directory that the vocabulary was loaded from.
         vocabulary: The vocabulary.
         directory: Destination, created if missing.
-        codes: Merges of a subword-nmt vocabulary, copied too.
 
     Raises:
         DataError: ``transformers`` has no equivalent of this form.
@@ -142,8 +137,6 @@ def save_tokenizer(
         copy_tokenizer(path.parent, directory)
     else:
         write_json(directory / "tokenizer.json", _tokenizer_json(path, vocabulary))
-    if codes is not None:
-        shutil.copyfile(codes, directory / CODES_FILE)
     config_file = directory / "tokenizer_config.json"
     config = read_json(config_file) if config_file.is_file() else {}
     if "tokenizer_class" not in config:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from nlgraft.basics.errors import DataError
 from nlgraft.text.files import read_json
-from nlgraft.vocab.tokenizers.segmenters import BpeSegmenter, GreedySegmenter, Segmenter, merge_ranks
+from nlgraft.vocab.tokenizers.segmenters import GreedySegmenter
 from nlgraft.vocab.tokenizers.spm import read_marian, read_sentencepiece
 from nlgraft.vocab.tokenizers.tokenizer_json import added_token, read_tokenizer_json
 from nlgraft.vocab.tokenizers.tokens import SUBWORD_NMT, Kind
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary, make_vocabulary, role_of
 
 
-def load_vocabulary(path: str | Path, codes: str | Path | None = None) -> Vocabulary:
+def load_vocabulary(path: str | Path) -> Vocabulary:
     """Read a vocabulary; its kind is recognised from the file itself.
 
     Args:
@@ -25,14 +24,11 @@ def load_vocabulary(path: str | Path, codes: str | Path | None = None) -> Vocabu
             vocabulary (``token frequency`` lines), or a directory that holds one of ``tokenizer.json``,
             ``*.model``, ``vocab.txt``, ``vocab.json`` with ``merges.txt``, or Marian's ``vocab.json`` with
             ``source.spm``. ``DIR/target.spm`` segments words as Marian's target side does.
-        codes: Merges of a subword-nmt vocabulary.
 
     Raises:
-        DataError: The path is missing or holds no tokenizer, or codes come with another kind of vocabulary.
+        DataError: The path is missing or holds no tokenizer.
     """
     path = Path(path)
-    if codes is not None:
-        return _with_codes(path, Path(codes))
     if path.is_dir():
         return _load_directory(path)
     if not path.is_file():
@@ -51,25 +47,10 @@ def load_vocabulary(path: str | Path, codes: str | Path | None = None) -> Vocabu
     return read_subword_nmt(path)
 
 
-def _with_codes(path: Path, codes: Path) -> Vocabulary:
-    for each in (path, codes):
-        if not each.is_file():
-            raise DataError(f"{each}: no such file; codes go with a vocabulary file of subword-nmt")
-    if path.suffix in (".json", ".model", ".spm"):
-        raise DataError(f"{path}: codes go with a vocabulary file of subword-nmt, not with {path.suffix}")
-    return read_subword_nmt(path, codes)
-
-
 def _load_directory(path: Path) -> Vocabulary:
     if (path / "tokenizer.json").is_file():
         data = read_json(path / "tokenizer.json")
-        codes = path / CODES_FILE
-        return read_tokenizer_json(
-            data,
-            specials=read_specials(path),
-            codes=_read_codes(codes) if codes.is_file() else None,
-            name=str(path),
-        )
+        return read_tokenizer_json(data, specials=read_specials(path), name=str(path))
     if (path / "vocab.json").is_file() and (path / "source.spm").is_file():
         return read_marian(path)
     models = sorted(path.glob("*.model")) or sorted(path.glob("*.spm"))
@@ -102,18 +83,13 @@ def _read_by_transformers(path: Path) -> Vocabulary:
     return read_tokenizer_json(data, specials=tokenizer.special_tokens_map, name=str(path))
 
 
-CODES_FILE = "bpe.codes"
-"""File name of the merges of a subword-nmt vocabulary beside its ``tokenizer.json``."""
-
-
-def read_subword_nmt(path: str | Path, codes: str | Path | None = None) -> Vocabulary:
-    """Read a subword-nmt or fairseq vocabulary.
+def read_subword_nmt(path: str | Path) -> Vocabulary:
+    """Read a subword-nmt or fairseq vocabulary, whose tokens are segmented longest match first.
 
     Args:
         path: ``token frequency`` (or only ``token``) lines. The first line has id 0, unless the file lacks
             the four fairseq specials, which then come first (``<s> <pad> </s> <unk>``) as fairseq numbers
             them.
-        codes: Merges (``bpe.codes``); without them tokens are segmented longest match first.
 
     Raises:
         DataError: The file is empty, or text, or repeats a token.
@@ -134,15 +110,7 @@ def read_subword_nmt(path: str | Path, codes: str | Path | None = None) -> Vocab
         surfaces = ["<s>", "<pad>", "</s>", "<unk>", *surfaces]
     kinds = [Kind.SPECIAL if role_of(surface) else Kind.NORMAL for surface in surfaces]
     ids = {surface: i for i, surface in enumerate(surfaces) if kinds[i] is Kind.NORMAL}
-    segmenter: Segmenter = GreedySegmenter(ids, SUBWORD_NMT)
-    if codes is not None:
-        segmenter = BpeSegmenter(ids, SUBWORD_NMT, pair_ranks=_read_codes(Path(codes)))
-    return make_vocabulary(surfaces, kinds, SUBWORD_NMT, segmenter, name=str(path))
-
-
-def _read_codes(path: Path) -> Mapping[tuple[str, str], int]:
-    merged = (line.split() for line in read_lines(path) if not line.startswith("#version"))
-    return merge_ranks((parts[0], parts[1]) for parts in merged if len(parts) >= 2)
+    return make_vocabulary(surfaces, kinds, SUBWORD_NMT, GreedySegmenter(ids, SUBWORD_NMT), name=str(path))
 
 
 # Formats older than ``tokenizer.json``, converted to it: WordPiece, byte-level BPE, subword-nmt.

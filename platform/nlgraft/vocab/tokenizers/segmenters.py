@@ -41,7 +41,7 @@ class Segmenter(Protocol):
 
 
 class GreedySegmenter:
-    """Longest match first, from the left (WordPiece; subword-nmt vocabularies without their codes).
+    """Longest match first, from the left (WordPiece, subword-nmt vocabularies).
 
     A word that cannot be spelled to its end has no pieces, as WordPiece makes it one unknown token. Source:
     Wu et al. (2016), section 4.1.
@@ -179,7 +179,7 @@ class BpeSegmenter:
         Args:
             ids: Vocabulary entries, marks included.
             marking: Notation of word boundaries.
-            pair_ranks: Rank of each merge, as in merges.txt and codes files.
+            pair_ranks: Rank of each merge, as in merges.txt.
             result_scores: Score of each merged piece, as in SentencePiece models.
         """
         self._ids = ids
@@ -208,31 +208,21 @@ class BpeSegmenter:
 
         for _ in merges(symbols, rank, self._marking.continuation_prefix):
             pass
-        return self._pieces(tok, symbols)
+        pieces: list[Piece] = []
+        offset = 0
+        for text, num_bytes in symbols:
+            if (identity := self._ids.get(text)) is not None:
+                pieces.append(Piece(identity, offset, offset + num_bytes))
+            offset += num_bytes
+        return pieces
 
     def _initial(self, tok: Tok) -> list[tuple[str, int]]:
         marking = self._marking
         symbols = marked_characters(tok, marking)
-        if symbols and marking.joiner_suffix and tok.ends_word is not False:
-            # The codes of subword-nmt mark a word's end, its vocabulary marks all other tokens (``@@``).
-            symbols[-1] = (f"{symbols[-1][0]}</w>", symbols[-1][1])
         if prefix := marking.continuation_prefix:
             first = 1 if tok.starts_word is not False else 0
             symbols[first:] = [(prefix + text, size) for text, size in symbols[first:]]
         return symbols
-
-    def _pieces(self, tok: Tok, symbols: list[tuple[str, int]]) -> list[Piece]:
-        pieces: list[Piece] = []
-        offset = 0
-        for index, (text, num_bytes) in enumerate(symbols):
-            if joiner := self._marking.joiner_suffix:
-                is_last = index == len(symbols) - 1 and tok.ends_word is not False
-                text = text.removesuffix("</w>") if is_last else text + joiner
-            identity = self._ids.get(text)
-            if identity is not None:
-                pieces.append(Piece(identity, offset, offset + num_bytes))
-            offset += num_bytes
-        return pieces
 
 
 def merges(

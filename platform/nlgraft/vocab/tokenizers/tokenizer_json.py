@@ -37,7 +37,6 @@ def read_tokenizer_json(
     data: Mapping[str, Any],
     *,
     specials: Mapping[str, Any] | None = None,
-    codes: Mapping[tuple[str, str], int] | None = None,
     name: str = "tokenizer.json",
 ) -> Vocabulary:
     """Read a parsed ``tokenizer.json``.
@@ -46,7 +45,6 @@ def read_tokenizer_json(
         data: The parsed file.
         specials: ``special_tokens_map.json`` or ``tokenizer_config.json``, which name the roles
             (``{"pad_token": "<pad>", ...}``); without it roles are found by the usual names.
-        codes: Merges of a vocabulary of whole tokens that subword-nmt made.
         name: Name for messages.
 
     Returns:
@@ -77,7 +75,7 @@ def read_tokenizer_json(
         surfaces,
         kinds,
         marking,
-        _segmenter(model_type, model, normal, marking, codes, is_isolated),
+        _segmenter(model_type, model, normal, marking, is_isolated),
         roles=_roles(specials, ids),
         normalise=_normaliser(data, marking, name),
         is_isolated=is_isolated,
@@ -236,11 +234,8 @@ def _segmenter(
     model: Mapping[str, Any],
     normal: Mapping[str, int],
     marking: Marking,
-    codes: Mapping[tuple[str, str], int] | None,
     is_isolated: Callable[[str], bool],
 ) -> Segmenter:
-    if model_type == "WordLevel" and codes is not None:
-        return BpeSegmenter(normal, marking, pair_ranks=codes)
     if model_type in ("WordPiece", "WordLevel"):
         return GreedySegmenter(normal, marking, is_isolated)
     if model_type == "Unigram":
