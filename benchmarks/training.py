@@ -50,7 +50,9 @@ AIMS = {
 """How many times their tokens ours must learn from, where torch's own products leave AVX-512 unused."""
 
 
-def training_config(batch_tokens: int = BATCH_TOKENS, precision: str = "fp32") -> SmoothedTrainConfig:
+def training_config(
+    batch_tokens: int = BATCH_TOKENS, precision: str = "fp32", *, is_compiled: bool = False
+) -> SmoothedTrainConfig:
     """Train without end, reporting after every turn; only speed is of interest."""
     return SmoothedTrainConfig.model_validate(
         {
@@ -59,6 +61,7 @@ def training_config(batch_tokens: int = BATCH_TOKENS, precision: str = "fp32") -
             "peak_lr": 1e-4,
             "label_smoothing": 0.1,
             "precision": precision,
+            "compile": is_compiled,
             "eval_every_steps": 1_000_000,
         }
     )
@@ -206,6 +209,8 @@ def measure(material: Material) -> Rates:
         MARIAN: marian(endless(data_of(material, stage)), marian_model(size)),
         TRAINER: _trainer(material),
     }
+    settings = TrainSettings(train=training_config(is_compiled=True), model=our_config())
+    contestants[f"{OURS}, compiled"] = ours(material, training_stage(material, settings))
     if has_bf16("cpu"):
         settings = TrainSettings(train=training_config(precision="bf16"), model=our_config())
         contestants[f"{OURS}, bf16"] = ours(material, training_stage(material, settings))

@@ -57,7 +57,9 @@ EXPERIMENTS = {
 
 UNSEEN = {
     "decode.batch_sentences": "speed alone",
-    "activation_checkpointing": "memory and time alone: tests/unit/training/test_sharding.py",
+    **dict.fromkeys(
+        ("activation_checkpointing", "train.compile"), "memory, time: tests/unit/training/test_sharding.py"
+    ),
     "has_lm_cache": "speed alone: tests/invariants",
     "score.learned": "it needs a metric to import: tests/unit/stages/test_learned_scores.py",
     "rouge_tokenizer": "the words of the toys are plain: tests/unit/stages/test_score_scripts.py",

@@ -16,7 +16,6 @@ import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -35,7 +34,7 @@ from nlgraft.pipeline.stage import StageContext, TrialStopped
 from nlgraft.training.adapters import finetune_part, merge_adapters
 from nlgraft.training.precision import with_precision
 from nlgraft.training.seeds import derive_seed
-from nlgraft.training.sharding import is_divided, layers_of, recomputed, shard
+from nlgraft.training.sharding import is_divided, layers_of, shard, wrapped
 from nlgraft.training.step import (
     ObjectiveModule,
     Rows,
@@ -118,9 +117,10 @@ def train(
             measured and was not.
     """
     loop = _Loop(training, context, evaluate, rows_first)
-    is_recomputed = loop.config.activation_checkpointing
+    config = loop.config
+    layers = wrapped(loop.layers, is_recomputed=config.activation_checkpointing, is_compiled=config.compile)
     # Training must not shift the caller's own draws.
-    with forked_rng(loop.device), recomputed(loop.layers) if is_recomputed else nullcontext():
+    with forked_rng(loop.device), layers:
         loop.run()
     loop.choose_result()
     # With its adapters, which no artifact has.

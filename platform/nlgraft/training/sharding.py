@@ -63,11 +63,24 @@ def shard(module: nn.Module, layers: Iterable[nn.Module], device: torch.device, 
 
 
 @contextmanager
-def recomputed(layers: Iterable[nn.Module]) -> Iterator[None]:
-    """Keep no activations inside layers: their forward pass is run once more for the gradient."""
-    layers = list(layers)
+def wrapped(layers: Iterable[nn.Module], *, is_recomputed: bool, is_compiled: bool) -> Iterator[None]:
+    """Run layers otherwise, with equal results up to rounding; afterwards they are as before.
+
+    Args:
+        layers: Of a model, which may be divided.
+        is_recomputed: No activations are kept inside layers: their forward pass is run once more for the
+            gradient.
+        is_compiled: Layers are compiled by ``torch.compile`` when they first run. Layers by themselves: they
+            have the same code, so that one compilation serves all, and lengths of sentences may vary.
+    """
+    layers = list(layers) if is_recomputed or is_compiled else []
     for layer in layers:
-        vars(layer)["forward"] = partial(checkpoint, layer.forward, use_reentrant=False)
+        forward = layer.forward
+        if is_compiled:
+            forward = torch.compile(forward, dynamic=True)
+        if is_recomputed:
+            forward = partial(checkpoint, forward, use_reentrant=False)
+        vars(layer)["forward"] = forward
     try:
         yield
     finally:

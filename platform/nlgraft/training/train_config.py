@@ -173,6 +173,10 @@ class TrainConfig(OneOfSeveral):
     """If true, keep only the inputs of each layer for the gradient and compute the layer once more then (Chen
     et al. 2016): far less memory, a third more time, the same results."""
 
+    compile: bool = Field(default=False, exclude_if=lambda is_on: not is_on)
+    """If true, layers are compiled by ``torch.compile``, once for all lengths and for training and evaluation
+    each, which takes up to a minute and needs a C++ compiler. Results differ by rounding."""
+
     eval_every_steps: int = Field(default=500, ge=1)
     """Steps between evaluations on dev; the last step is always evaluated."""
     is_evaluated_at_start: bool = False

@@ -116,3 +116,23 @@ def test_layers_that_are_computed_twice_give_the_same_bits(tmp_path):
         assert all("forward" not in vars(layer) for layer in layers_of(model))
         outcomes.append([tensor.tolist() for tensor in model.state_dict().values()])
     assert outcomes[0] == outcomes[1]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch", "ignore:The .grad attribute:UserWarning")
+@pytest.mark.slow  # most of a minute in the compiler
+def test_compiled_layers_learn_the_same(tmp_path):
+    """On batches of several lengths; afterwards the model is as before."""
+    trained = []
+    for is_on in (False, True):
+        config = TrainConfig(
+            max_steps=3, warmup_steps=0, average_last=1, compile=is_on, activation_checkpointing=is_on
+        )
+        model = build("transformer")
+        for part in model.modules():
+            if isinstance(part, torch.nn.Dropout):
+                part.p = 0.0
+        context = make_context(tmp_path / str(is_on), Recorder())
+        train(Training(model, OBJECTIVE, ToyData(), config), context)
+        assert all("forward" not in vars(layer) for layer in layers_of(model))
+        trained.append(model.state_dict())
+    torch.testing.assert_close(*trained, rtol=1e-4, atol=1e-5)
