@@ -9,7 +9,7 @@ from nlgraft.basics.errors import ContractError, DataError
 from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.context_config import HuggingFaceEncoderConfig, PoolingConfig, UniLMConfig
 from nlgraft.nn.contextual import load_encoder
-from nlgraft.nn.hugging_face import HuggingFaceEncoder, load_base_model
+from nlgraft.nn.hugging_face import load_base_model
 from nlgraft.nn.language_models import UniLM
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import TransformerConfig
