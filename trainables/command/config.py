@@ -128,8 +128,28 @@ class StageConfig(StrictConfig):
     @property
     def placeholders(self) -> set[str]:
         """Names in braces."""
-        text = "\n".join((self.command, *self.environment.values()))
-        return {match[1] for match in PLACEHOLDER.finditer(text)} - {None}
+        return _names_in("\n".join((self.command, *self.environment.values())))
+
+    @property
+    def names_by_text(self) -> list[set[str]]:
+        """Names in braces of each word and of each variable, which is left out if one has no value."""
+        return [_names_in(text) for text in (*shlex.split(self.command), *self.environment.values())]
+
+    def _problems(self) -> Iterator[str]:
+        try:
+            words = shlex.split(self.command)
+        except ValueError as error:
+            yield f"command: {error}"
+            return
+        # They are several words, of which a part of a word cannot consist.
+        for word in words:
+            if word != "{settings}" and "settings" in _names_in(word):
+                advice = "write it as a word by itself, without quotes, or name each setting; in a shell: "
+                shell = """sh -c 'python train.py "$@"' sh {settings}"""
+                yield f"command: {{settings}} stands inside the word {word!r}; {advice}{shell}"
+        for name, text in self.environment.items():
+            if "settings" in _names_in(text):
+                yield f"environment.{name}: {{settings}} are words of a command; name each setting here"
 
 
 class Settings(StrictConfig):
@@ -177,33 +197,44 @@ class Config(StrictConfig):
         }
 
     def _problems(self) -> Iterator[str]:
-        declared = list(self.declare)
+        declared, before, is_misspelt = list(self.declare), list[str](), False
         for name, setting in self.declare.items():
             if name in _RESERVED:
                 yield f"declare.{name}: the name is taken; give another"
             for other in setting.when.keys() - {*declared}:
+                is_misspelt = True
                 yield f"declare.{name}.when: there is no setting {other!r}. {nearest(other, declared)}"
-        before: list[str] = []
         for name, stage in self.stages.items():
             for other in {*stage.needs} - {*before}:
                 yield f"stages.{name}.needs: no stage {other!r} before it. {nearest(other, before)}"
             allowed = [*declared, *_RESERVED, *(f"data.{file}" for file in self.data.files)]
             allowed += [f"needs.{other}" for other in stage.needs]
             for placeholder in sorted(stage.placeholders - {*allowed}):
+                is_misspelt = True
                 hint = f"{nearest(placeholder, allowed)}; braces of the command itself are doubled: {{{{ }}}}"
                 yield f"stages.{name}: {{{placeholder}}} stands for nothing. {hint}"
             if not stage.metrics and not any(name in other.needs for other in self.stages.values()):
                 yield f"stages.{name} writes no metrics, and no stage needs it"
-            try:
-                shlex.split(stage.command)
-            except ValueError as error:
-                yield f"stages.{name}.command: {error}"
             before.append(name)
+        if is_misspelt:
+            return
         used = set().union(*(stage.placeholders for stage in self.stages.values()))
         if "seed" not in used:
             yield "no command of stages has {seed}, so all replicates would be one run: give it to the script"
         if "settings" not in used and (unread := sorted({*declared} - used)):
             yield f"no command of stages reads {', '.join(unread)}: write {{NAME}} or {{settings}} there"
+        for name, stage in self.stages.items():
+            values = {*self.read_by(stage), "seed"}
+            unset = self.declare.keys() - values
+            read = set().union(*(names for names in stage.names_by_text if not names & unset))
+            for lost in sorted(stage.placeholders & values - read):
+                missing = ", ".join(sorted(stage.placeholders & unset))
+                advice = "write each as a word by itself"
+                yield f"stages.{name}: {{{lost}}} is left out with {missing}, which has no value; {advice}"
+
+
+def _names_in(text: str) -> set[str]:
+    return {match[1] for match in PLACEHOLDER.finditer(text)} - {None}
 
 
 def _read(part: str, base: Any) -> Any:

@@ -77,8 +77,8 @@ def _command(
         environment=stage.environment,
         metrics=stage.metrics,
         keep=stage.keep,
-        code=digest(config.data.directory, stage.code),
-        data={file: digest(path) for file, path in named.items()},
+        code=_digest("directory", config.data.directory, stage.code),
+        data={file: _digest(f"files.{file}", path) for file, path in named.items()},
     )
     return COMMAND.stage(
         name,
@@ -94,6 +94,13 @@ def _command(
             "reported": {**reported},
         },
     )
+
+
+def _digest(key: str, path: str, patterns: Sequence[str] = ("*",)) -> str:
+    try:
+        return digest(path, patterns)
+    except DataError as error:
+        raise DataError(f"data.{key}: {error}") from error
 
 
 def digest(path: str, patterns: Sequence[str] = ("*",)) -> str:

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from nlgraft.basics.errors import NlgraftError, nearest
+from nlgraft.basics.errors import NlgraftError, did_you_mean
 from nlgraft.basics.wording import duration
 from nlgraft.evaluation.artifact import write_segments
 from nlgraft.pipeline.execute import CURVES, METRICS, Curve
@@ -79,17 +79,22 @@ def run(context: StageContext) -> None:
     state = context.directory / _CHECKPOINT
     texts[_CHECKPOINT] = str(state.absolute())
     saved_step, saved = context.checkpoints.latest() or (-1, None)
+    spent_s = 0.0
     if saved is not None:
         shutil.copytree(saved / _CHECKPOINT, state)
         shutil.copytree(saved / WRITTEN, work, dirs_exist_ok=True)
+        if (saved / LOG).exists():  # older checkpoints have neither
+            shutil.copy(saved / LOG, context.directory / LOG)
+            spent_s = read_json(saved / SECONDS)["command_s"]
     state.mkdir(exist_ok=True)
     for name, directory in inputs.needs.items():
         if (directory / KEPT).exists():
             with tarfile.open(directory / KEPT) as archive:
                 archive.extractall(needs / name, filter="data")
-    started = time.perf_counter()
-    write_json(context.directory / CURVES, _execute(context, settings, work, texts, saved_step))
-    write_json(context.directory / SECONDS, {"command_s": time.perf_counter() - started})
+    progress = _Progress(context, work, settings.metrics, saved_step, spent_s)
+    _execute(context, settings, work, texts, progress)
+    write_json(context.directory / CURVES, progress.curves)
+    progress.write_seconds(context.directory)
     read_scores(work, settings.metrics)
     for name in settings.metrics:
         (context.directory / WRITTEN / name).parent.mkdir(parents=True, exist_ok=True)
@@ -123,9 +128,13 @@ def _filled(text: str, texts: Mapping[str, str]) -> str | None:
 
 
 def _execute(
-    context: StageContext, settings: CommandSettings, work: Path, texts: Mapping[str, str], saved_step: int
-) -> dict[str, Curve]:
-    """Run a command to its end and report its progress; return its learning curves."""
+    context: StageContext,
+    settings: CommandSettings,
+    work: Path,
+    texts: Mapping[str, str],
+    progress: _Progress,
+) -> None:
+    """Run a command to its end and report its progress."""
     # Python of the environment that runs nlgraft, and a log that shows what is written at once.
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     environment = {**os.environ, "PATH": path, "PYTHONUNBUFFERED": "1"}
@@ -133,10 +142,10 @@ def _execute(
         if (value := _filled(text, texts)) is not None:
             environment[name] = value
     command = [sys.executable, "-I", guard.__file__, str(_PATIENCE_S), *_words(settings, texts)]
-    progress, started = _Progress(context, work, settings.metrics, saved_step), time.monotonic()
+    started = time.monotonic()
     limit_s, log = context.locations["limit_s"], context.directory / LOG
     with (
-        log.open("wb") as output,
+        log.open("ab") as output,
         subprocess.Popen(
             command,
             cwd=work,
@@ -160,7 +169,6 @@ def _execute(
         hint = " (SIGKILL, perhaps for lack of memory)" * (process.returncode == _OUT_OF_MEMORY)
         raise _failure(f"ended with status {process.returncode}{hint}", log)
     progress.report()
-    return progress.curves
 
 
 def _failure(what: str, log: Path) -> CommandFailed:
@@ -177,14 +185,29 @@ def _failure(what: str, log: Path) -> CommandFailed:
 
 
 class _Progress:
-    """Reports what a command adds to its files of JSON lines, and saves its checkpoints."""
+    """Reports what a command adds to its files of JSON lines, and saves its checkpoints.
 
-    def __init__(self, context: StageContext, work: Path, files: Sequence[str], saved_step: int) -> None:
+    Args:
+        context: Stage of the command.
+        work: Directory in which it runs.
+        files: Its files of metrics.
+        saved_step: Step of the checkpoint from which it goes on; -1 without one.
+        spent_s: Seconds that it had taken up to there.
+    """
+
+    def __init__(
+        self, context: StageContext, work: Path, files: Sequence[str], saved_step: int, spent_s: float
+    ) -> None:
         self.curves: dict[str, Curve] = {}
         self._context = context
         self._work = work
         self._saved_step = saved_step
+        self._started = time.perf_counter() - spent_s
         self._lengths = {work / name: 0 for name in files if name.endswith(".jsonl")}
+
+    def write_seconds(self, directory: Path) -> None:
+        """Write how long the command has taken, before it was killed as well."""
+        write_json(directory / SECONDS, {"command_s": time.perf_counter() - self._started})
 
     def report(self) -> None:
         complete_step = self._saved_step
@@ -217,8 +240,10 @@ class _Progress:
         return fields["step"] if fields.get(_CHECKPOINT) is True else -1
 
     def _copy_state(self, directory: Path) -> None:
-        """Copy the script's checkpoint and its progress, to which it appends when it goes on."""
+        """Copy the script's checkpoint, its log and its progress, to which it appends when it goes on."""
         shutil.copytree(self._context.directory / _CHECKPOINT, directory / _CHECKPOINT)
+        shutil.copy(self._context.directory / LOG, directory / LOG)
+        self.write_seconds(directory)
         for path in filter(Path.exists, self._lengths):
             copied = directory / WRITTEN / path.relative_to(self._work)
             copied.parent.mkdir(parents=True, exist_ok=True)
@@ -232,27 +257,29 @@ def _is_finite(value: Any) -> bool:
 # Files of metrics.
 
 
-def read_scores(directory: Path, files: Sequence[str]) -> dict[str, Any]:
-    """Read files of metrics: the last value by name, and values by item for a name in a CSV file.
+def read_scores(directory: Path, files: Sequence[str]) -> dict[str, tuple[Any, str]]:
+    """Read files of metrics: by name the last value, or those by item of a CSV file, and where it stands.
 
     Raises:
         CommandFailed: One is missing or malformed.
     """
-    scores: dict[str, Any] = {}
+    scores: dict[str, tuple[Any, str]] = {}
     for name in files:
         try:
             text = (directory / name).read_text("utf-8")
         except FileNotFoundError as error:
-            raise CommandFailed(f"wrote no {name}. {nearest(name, _names(directory))}") from error
+            raise CommandFailed(f"wrote no {name}. {_written(name, _names(directory))}") from error
         except UnicodeDecodeError as error:
             raise CommandFailed(f"{name}: not UTF-8 ({error.reason})") from error
         if name.endswith(".csv"):
-            scores |= _read_items(name, text)
+            parts = [(name, _read_items(name, text))]
         elif name.endswith(".json"):
-            scores |= _object(name, text)
+            parts = [(name, _object(name, text))]
         else:
-            for number, line in enumerate(text.splitlines(), 1):
-                scores |= _object(f"{name}, line {number}", line)
+            lines = ((f"{name}, line {number}", line) for number, line in enumerate(text.splitlines(), 1))
+            parts = [(where, _object(where, line)) for where, line in lines]
+        for where, values in parts:
+            scores |= {key: (value, where) for key, value in values.items()}
     return scores
 
 
@@ -289,12 +316,17 @@ def _names(directory: Path) -> list[str]:
     return [path.relative_to(directory).as_posix() for path in paths]
 
 
+def _written(name: str, names: Sequence[str]) -> str:
+    """List the files of a command, and suggest the nearest."""
+    return f"{did_you_mean(name, names)} There are: {', '.join(names)}".lstrip()
+
+
 def _matching(work: Path, patterns: Sequence[str]) -> list[str]:
     """List files by patterns, of which each must match one."""
     names = _names(work)
     for pattern in patterns:
         if not any(fnmatch(name, pattern) for name in names):
-            raise CommandFailed(f"wrote no file that keep has. {nearest(pattern, names)}")
+            raise CommandFailed(f"wrote no file that matches {pattern} of keep. {_written(pattern, names)}")
     return [name for name in names if any(fnmatch(name, pattern) for pattern in patterns)]
 
 
@@ -306,7 +338,7 @@ def select(context: StageContext) -> None:
         FloatingPointError: A metric is NaN or infinite.
     """
     settings, inputs = SELECT.read(context)
-    scores: dict[str, Any] = {}
+    scores: dict[str, tuple[Any, str]] = {}
     seconds = 0.0
     for stage, files in settings.files:
         scores |= read_scores(inputs.writing[stage] / WRITTEN, files)
@@ -314,8 +346,8 @@ def select(context: StageContext) -> None:
     metrics: dict[str, dict[str, Any]] = {"command_s": {"value": seconds}}
     for name, key in settings.keys.items():
         if key not in scores:
-            raise CommandFailed(f"metric {name}: nobody wrote {key!r}. {nearest(key, list(scores))}")
-        value, signature = scores[key], None
+            raise CommandFailed(f"metric {name}: nobody wrote {key!r}. {_written(key, list(scores))}")
+        (value, where), signature = scores[key], None
         split, _, rest = name.partition("/")
         if rest.startswith(ITEM) and isinstance(value, dict):
             by_item = dict(sorted(value.items()))
@@ -323,9 +355,10 @@ def select(context: StageContext) -> None:
             # Trials can be paired item by item where they have the same ones.
             signature = f"items:{len(by_item)}|ids:{fingerprint(list(by_item))[:8]}"
             value = float(np.mean([*by_item.values()]))
+            where += next((f", item {item}" for item, v in by_item.items() if not math.isfinite(v)), "")
         if type(value) not in (int, float):
-            raise CommandFailed(f"metric {name}: {key} is {str(value)[:60]!r}, not a number")
+            raise CommandFailed(f"metric {name}: {key} is {str(value)[:60]!r} in {where}, not a number")
         if not math.isfinite(value):
-            raise FloatingPointError(f"metric {name} is {value}")
+            raise FloatingPointError(f"metric {name} is {value} in {where}")
         metrics[name] = {"value": value, "signature": signature}
     write_json(context.directory / METRICS, metrics)

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from functools import partial
 from pathlib import Path
 
@@ -120,15 +121,24 @@ def with_script(code, script, **train):
         ),
         ({"base.declare.lr.default": 7}, "base.declare.lr", "default: 7 is refused: .*equal to 1"),
         ({"base.declare.lr.typ": "int"}, "base.declare.lr.typ", "Did you mean 'type'"),
-        ({"base.declare.momentum.when": {"optimiser": ["sgd"]}}, "base", "no setting 'optimiser'.*optimizer"),
+        ({"base.declare.momentum.when": {"optimiser": ["sgd"]}}, "base.declare", "no setting 'optimiser'.*mizer"),
         ({"base.declare.optimizer.choices": ["sgd"]}, "base.declare.optimizer", "default: 'adam' is refused"),
         ({"base.declare.name.min": 1, "base.declare.name.default": "a"}, "base.declare.name", "min and max"),
-        ({"base.declare.seed": {"type": "int", "default": 1}}, "base", "declare.seed: the name is taken"),
-        ({"base.stages.train.command": "run {lrr} {seed}"}, "base", "{lrr} stands for.*mean 'lr'"),
+        ({"base.declare.seed": {"type": "int", "default": 1}}, "base.declare.seed", "the name is taken"),
+        # Nothing follows from a misspelt name: it may have meant the seed, or settings.
+        ({"base.stages.train.command": "run {lrr}"}, "base.stages.train", "{lrr} stands.*{ }} .line 1.$"),
+        ({"base.stages.train.command": "run 'x={settings} {seed}'"}, "base.stages.train", "word 'x={sett"),
+        ({"base.stages.train.environment": {"A": "{settings}"}}, "base.stages.train", "environment.A: {sett"),
+        ({"base.stages.train.command": "run {name}{seed} {settings}"}, "base.stages.train", "{seed} is left"),
+        (
+            {"base.stages.train.command": "run lr={lr},m={momentum} {settings} {seed}"},
+            "base.stages.train",
+            "{lr} is left out with momentum",
+        ),
         ({"base.stages.train.command": "run {settings}"}, "base", "no command of stages has {seed}"),
         ({"base.stages.train.command": "run {lr} {seed}"}, "base", "no command of stages reads momentum"),
-        ({"base.stages.train.command": "run '{settings} {seed}"}, "base", "No closing quotation"),
-        ({"base.stages.train.needs": ["prepare"]}, "base", "no stage 'prepare' before it"),
+        ({"base.stages.train.command": "run '{settings} {seed}"}, "base.stages.train", "No closing"),
+        ({"base.stages.train.needs": ["prepare"]}, "base.stages.train.needs", "no stage 'prepare' before it"),
         ({"base.stages.other": {"command": "true {seed}"}}, "base", "stages.other writes no metrics"),
         ({"base.stages.train.metrics": ["out.txt"]}, "base.stages.train.metrics", "json|jsonl|csv"),
         ({"base.stages.train.limit": "soon"}, "base.stages.train.limit", "not a duration"),
@@ -246,12 +256,12 @@ def test_words_are_filled_in_without_a_shell(code, store):
     [
         ("echo working; echo 'lr too high' >&2; exit 3", "ended with status 3; it wrote last: lr too high"),
         ("kill -9 $$", "ended with status 137 .SIGKILL, perhaps for lack of memory.; it wrote nothing"),
-        ("exit 0", r"wrote no out.json. Allowed: run.py, run.sh"),
+        ("exit 0", r"wrote no out.json. There are: run.py, run.sh"),
         ("echo '{' > out.json", "out.json: not JSON.*; write a JSON object, such as"),
         ("echo '[1]' > out.json", r"out.json: \[1\]; write a JSON object"),
         ("echo '{\"dev/los\": 1}' > out.json", "nobody wrote 'dev/loss'. Did you mean 'dev/los'"),
-        ("echo '{\"dev/loss\": NaN}' > out.json", "FloatingPointError: metric dev/loss is nan"),
-        ("echo '{\"dev/loss\": \"low\"}' > out.json", "dev/loss is 'low', not a number"),
+        ("echo '{\"dev/loss\": NaN}' > out.json", "FloatingPointError: metric dev/loss is nan in out.json"),
+        ("echo '{\"dev/loss\": \"low\"}' > out.json", "dev/loss is 'low' in out.json, not a number"),
     ],
 )  # fmt: skip
 def test_a_failure_says_what_is_wrong_and_is_tried_again(code, store, script, words):
@@ -271,8 +281,8 @@ def test_a_failure_says_what_is_wrong_and_is_tried_again(code, store, script, wo
             "item,metric,value\\na,test/item.hit,1\\na,test/item.hit,0\\n",
             "line 3: a second value of .* item 'a'",
         ),
-        ("item,metric,value\\na,hit,1\\n", "nobody wrote 'test/item.hit'. Allowed: step, dev/loss, hit"),
-        ("item,metric,value\\na,test/item.hit,nan\\n", "metric test/item.hit is nan"),
+        ("item,metric,value\\na,hit,1\\n", "nobody wrote 'test/item.hit'. There are: step, dev/loss, hit"),
+        ("item,metric,value\\na,test/item.hit,nan\\n", "metric test/item.hit is nan in items.csv, item a"),
     ],
 )
 def test_a_table_of_items_is_checked(code, store, content, words):
@@ -301,9 +311,11 @@ echo '{{"step": 1, "dev/loss": 1}}' > out.jsonl
 
 
 RESUMED = """\
-import json, os, signal, sys
+import json, os, signal, sys, time
 state = os.path.join(sys.argv[1], "state")
 done = int(open(state).read()) if os.path.exists(state) else 0
+print("from", done)
+time.sleep(2 * (not done))
 with open("out.jsonl", "a") as file:
     for step in range(done + 1, 5):
         print(step, file=open(sys.argv[2], "a"))
@@ -325,9 +337,13 @@ def test_a_killed_command_goes_on_from_its_checkpoint(code, store):
     (code / "checkpoint" / "state").write_text("a file of the script, which is no state of it")
     command = f"python run.py {{checkpoint}} {steps} {{settings}} {{seed}}"
     study = study_of(code, {"base.stages.train.command": command})
+    graph = graph_of(study)
     with pytest.raises(TrialFailed, match="SIGKILL"):
-        ran(graph_of(study), store)
-    record = ran(graph_of(study), store)
+        ran(graph, store)
+    second_part = time.monotonic()
+    record = ran(graph, store)
+    assert record.metrics["command_s"] > time.monotonic() - second_part, "the first part counts"
+    assert (store.fetch(graph.find("train")) / LOG).read_text().splitlines()[0] == "from 0", "its log is kept"
     again = [int(line) for line in steps.read_text().split()]
     assert again[:3] == [1, 2, 3]
     assert again[-1] == 4

@@ -122,7 +122,13 @@ class Comparer:
         if np.ptp(differences) <= rounding:
             differences[:] = differences[0]
         difference = float(differences.mean())
-        empty = replace(empty, difference=difference)
+        # One number alone may tie by chance.
+        is_comparable = len(weights) == 2 and (len(rows) > 1 or rows[0][0].segments is not None)
+        is_same = is_comparable and all(
+            first.value == second.value and np.array_equal(first.segments, second.segments)
+            for first, second in rows
+        )
+        empty = replace(empty, difference=difference, is_same=is_same)
         reason = _why_unpaired(rows)
         # Before the resamples: nothing can be drawn from constants, and their difference is certain.
         if difference != empty.null and _are_constant(rows):

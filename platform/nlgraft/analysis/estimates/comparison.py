@@ -62,6 +62,7 @@ class Comparison:
         trained_once: Names of stages that all seeds and cells share; the interval excludes their variance.
         open_because: Reason why no verdict may rest on the comparison, whatever its p-value; else empty.
         is_exact: True for a difference of constants, which no seed changes.
+        is_same: True if every seed has the same score in both cells, item by item.
         unit: Unit of the metric.
         standing: The verdict on the first cell; None where none was asked for.
         is_within_margin: True if the difference certainly is smaller than the margin; not exclusive of
@@ -95,6 +96,7 @@ class Comparison:
     trained_once: tuple[str, ...] = ()
     open_because: str = ""
     is_exact: bool = False
+    is_same: bool = False
     unit: str = ""
     standing: Standing | None = None
     is_within_margin: bool = False
@@ -137,6 +139,8 @@ class Comparison:
         """Say what an open verdict lacks."""
         if self.open_because:
             return self.open_because
+        if self.is_same:
+            return "every score is the same"
         if self.is_constant and self.num_seeds >= 2:
             what = "difference" if self.difference else "result"
             return f"the same {what} for every seed, so there is nothing to test"
@@ -158,7 +162,8 @@ class Comparison:
 
         The probability is predicted from what the seeds show, at the level that the look will have.
         """
-        if self.open_because or self.basis == "exploratory" or self.difference is None:
+        # Where not even an item differs, further seeds tell nothing.
+        if self.open_because or self.basis == "exploratory" or self.difference is None or self.is_same:
             return None
         # Without noise to predict from, the next look is the only advice.
         first = min(self.later_levels, default=None)

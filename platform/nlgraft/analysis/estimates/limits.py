@@ -27,6 +27,9 @@ def limited(
     # What config and data determine has no noise that seeds could show.
     if metric.is_fixed:
         return comparison
+    if comparison.is_same and not metric.is_time:
+        note = f"every score equals that of {comparison.b}: does the setting reach what computes it?"
+        comparison = replace(comparison, notes=(*comparison.notes, note))
     if comparison.is_exact:  # seeds that tie by chance make nothing certain
         tie = "the metric may vary with the seed, so there is nothing to test"
         comparison = replace(comparison, is_exact=False, notes=(*comparison.notes, tie))

@@ -252,7 +252,7 @@ class Rules:
         if declared.is_certain:
             return replace(answer, p=0.0)
         if not declared.looks or not question.looks:
-            reason = f"{declared.plan.looks[0]} seeds were declared, and not all have finished in its cells"
+            reason = f"the first verdict rests on {declared.plan.looks[0]} seeds, not all of which are there"
             return replace(answer, reason=reason)
         last = max(declared.looks)
         if declared.looks[last].difference * question.oriented_looks[max(question.looks)].difference < 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +26,7 @@ from nlgraft.study.reading.system_import import system_of
 from nlgraft.text.files import looking_below
 
 _MAX_REPAIRS = 5
+_PATH = re.compile(r"([\w-]+(?:\.[\w-]+)+): ")
 
 
 class Resolver:
@@ -107,7 +109,13 @@ class Resolver:
                 return Problem(cell.origins.get(setter, setter), fault.message + inside)
         if paths.contains("data", path):
             return Problem(path, fault.message)
-        return Problem(f"base.{path}" if path else "base", fault.message)
+        if path:
+            return Problem(f"base.{path}", fault.message)
+        # The sentence of a rule may begin with the path of the part at fault.
+        begin = _PATH.match(fault.message)
+        if begin is None or paths.get(self._base, begin[1]) is paths.MISSING:
+            return Problem("base", fault.message)
+        return Problem(f"base.{begin[1]}", fault.message[begin.end() :])
 
 
 def nested_config(
@@ -219,12 +227,11 @@ def hidden_problems(model: type[BaseModel], values: Mapping[str, Any], context: 
         Sentences of rules; none where the config cannot be put together.
     """
     refused: set[str] = set()
-    try:
+    problems: list[str] = []
+    # A rule that relies on a refused value may raise anything; those before it stay.
+    with suppress(Exception):
         config = _build_without_rules(model, values, "", context, refused)
-        problems = [*getattr(config, "_problems", tuple)()]
-    except Exception:
-        # A rule that relies on a refused value may raise anything.
-        return []
+        problems.extend(getattr(config, "_problems", tuple)())
     mentions = [re.compile(rf"(?<![\w.]){re.escape(path)}(?!\w)") for path in refused]
     return [problem for problem in problems if not any(path.search(problem) for path in mentions)]
 
