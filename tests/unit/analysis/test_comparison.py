@@ -73,7 +73,7 @@ OUTCOMES = {
     "identical systems": (
         SAME,
         SAME,
-        {"difference": 0.0, "ci": (0.0, 0.0), "p": 1.0, "p_segments": 1.0},
+        {"difference": 0.0, "ci": (0.0, 0.0), "p": 1.0, "p_segments": 1.0, "is_same": True},
         "no variation",
     ),
     "one identical seed": ({1: noise(1)}, {1: noise(1)}, {"p": 1.0}, "one seed"),
@@ -118,7 +118,7 @@ OUTCOMES = {
     "constant segments": (
         {1: trial([2, 2, 2]), 2: trial([2, 2, 2])},
         {1: trial([1, 1, 1]), 2: trial([1, 1, 1])},
-        {"ci": (1.0, 1.0), "p": 1 / 1001},
+        {"ci": (1.0, 1.0), "p": 1 / 1001, "is_same": False},
         "no variation",
     ),
 }

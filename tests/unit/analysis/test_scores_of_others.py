@@ -186,6 +186,7 @@ def test_one_run_each_says_that_outputs_differ_and_nothing_of_methods(tmp_path):
     assert "these outputs differ on such items (p 0.001 over 200 items)" in shown
     assert "of the methods one run each says nothing" in shown
     assert "undecided (1 seed more)" in shown
+    assert "2 seeds in common are the first look" in shown
 
 
 def test_a_ledger_gives_verdicts_and_remembers(tmp_path):

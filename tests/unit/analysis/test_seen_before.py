@@ -81,6 +81,13 @@ def test_a_metric_is_shown_though_the_main_one_has_no_difference(shown, make_stu
     assert result.compare("arm=patt_eg", metric=ACCURACY).standing == "open"
 
 
+def test_where_every_score_is_the_baselines_the_setting_is_doubted_and_no_seed_is_needed(shown):
+    scores = np.array([30.0, 31.5, 29.0])
+    compared = shown({"baseline": scores, "arm=patt_eg": scores}, seeds=range(3)).compare("arm=patt_eg")
+    assert any("does the setting reach" in note for note in compared.notes)
+    assert (compared.standing, compared.seeds_needed) == ("open", None)
+
+
 @pytest.mark.parametrize("has_arm", [False, True])
 def test_seeds_chosen_by_the_baseline_alone_decide_nothing(shown, store, has_arm):
     rng = np.random.default_rng(5)

@@ -47,9 +47,9 @@ def test_every_other_part_belongs_to_a_study(place, part):
     if "system" in values:
         assert Study.from_yaml(write_study(place / "whole.json", values)).seeds == [1, 2, 3]
         return
+    document["factors"] = values.pop("factors", {})
     document["base"] |= values
     document["data"]["files"] = {"text": "words/train.py"}
-    document["factors"] = {}
     document["base"]["metrics"] = {"dev/loss": {"direction": "minimize"}}
     document["objective"] = {"metric": "dev/loss", "direction": "minimize"}
     assert Study.from_yaml(write_study(place / "part.json", document)).seeds == [1, 2, 3]

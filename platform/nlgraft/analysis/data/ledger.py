@@ -27,6 +27,8 @@ _ANY_SEED = 0
 VERSION = 2
 """Of the rules by which entries are written."""
 
+SCORED_ELSEWHERE = "hypotheses"
+"""System of entries about files of hypotheses or scores, which declare no seeds."""
 EFFECTS = "effects on "
 """Beginning of the name of a family of effects; their metric follows."""
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nlgraft.analysis.data.ledger import (
+    SCORED_ELSEWHERE,
     VERSION,
     Entry,
     History,
@@ -184,7 +185,7 @@ def compare_measured(
         time=timestamp(),
         study=name,
         variant=name,
-        system="hypotheses",
+        system=SCORED_ELSEWHERE,
         segments=segments,
         baseline=base.digests[0],
         cells=tuple(dict.fromkeys(digest for system in systems for digest in system.digests)),

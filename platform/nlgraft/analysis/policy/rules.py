@@ -20,6 +20,7 @@ from functools import cached_property
 from typing import Literal
 
 from nlgraft.analysis.data.ledger import (
+    SCORED_ELSEWHERE,
     Basis,
     Entry,
     Hypothesis,
@@ -252,7 +253,10 @@ class Rules:
         if declared.is_certain:
             return replace(answer, p=0.0)
         if not declared.looks or not question.looks:
-            reason = f"the first verdict rests on {declared.plan.looks[0]} seeds, not all of which are there"
+            lacking = "were declared, and not all have finished in its cells"
+            if entry.system == SCORED_ELSEWHERE:
+                lacking = "in common are the first look, and there are fewer"
+            reason = f"{declared.plan.looks[0]} seeds {lacking}"
             return replace(answer, reason=reason)
         last = max(declared.looks)
         if declared.looks[last].difference * question.oriented_looks[max(question.looks)].difference < 0:
