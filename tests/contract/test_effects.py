@@ -48,6 +48,7 @@ EXPERIMENTS = {
     "tokenizer.dropout": ({"kind": "bpe"}, (0.5,)),
     "upstream_tokenizer.dropout": ({"kind": "bpe"}, (0.5,)),
     "downstream_tokenizer.dropout": ({"kind": "bpe"}, (0.5,)),
+    "fusion.first_stage": ({}, ({"max_steps": 2},)),
     "fusion.dropnet_probability": (
         {"merge": "dropnet", "dropnet_probability": 1.0},
         (0.1,),
@@ -58,7 +59,7 @@ EXPERIMENTS = {
 UNSEEN = {
     "decode.batch_sentences": "speed alone",
     **dict.fromkeys(
-        ("activation_checkpointing", "train.compile"), "memory, time: tests/unit/training/test_sharding.py"
+        ("activation_checkpointing", "compile"), "memory, time: tests/unit/training/test_sharding.py"
     ),
     "has_lm_cache": "speed alone: tests/invariants",
     "score.learned": "it needs a metric to import: tests/unit/stages/test_learned_scores.py",
