@@ -1,7 +1,5 @@
 """What a training takes of a GPU, as planned and as measured in bytes that autograd keeps on a CPU."""
 
-from contextlib import nullcontext
-
 import pytest
 import torch
 
@@ -12,7 +10,7 @@ from nlgraft.pipeline.stage import Stage, Work
 from nlgraft.study.data.study import Resources
 from nlgraft.study.planning.cost import gpu_memory, gpu_notes
 from nlgraft.training.causal_text import causal_objective
-from nlgraft.training.sharding import layers_of, recomputed
+from nlgraft.training.sharding import layers_of, wrapped
 
 SEVEN_BILLION = {"llama": {"d_model": 4096, "num_layers": 32, "ffn_dim": 11008, "vocab_size": 32000}}
 
@@ -40,7 +38,7 @@ def test_activations_are_those_that_autograd_keeps(width, depth, inner, size, is
 
     tokens = Tokens.from_lists([[3 + (row + place) % 80 for place in range(65)] for row in range(4)])
     hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
-    with recomputed(layers_of(model)) if is_on else nullcontext(), hooks:
+    with wrapped(layers_of(model), is_recomputed=is_on, is_compiled=False), hooks:
         loss = causal_objective(model, tokens)
     measured = sum(num_bytes for place, (num_bytes, _) in kept.items() if place not in weights)
     settings = {"llama": {**config.model_dump(), "vocab_size": size}}
