@@ -151,5 +151,10 @@ def _resampled_means(scores: Array, rng: np.random.Generator) -> Array:
 def _share(small: Array, large: Array) -> Array:
     """Return the share of pairs of arms in one order in both, arrays of shape (..., arms)."""
     first, second = np.triu_indices(small.shape[-1], 1)
-    orders = [np.sign(means[..., first] - means[..., second]) for means in (small, large)]
+    orders = []
+    for means in (small, large):
+        differences = means[..., first] - means[..., second]
+        # Means of equal scores may differ in their last digits.
+        is_tie = np.abs(differences) <= 1e-9 * np.abs(means).max()
+        orders.append(np.where(is_tie, 0, np.sign(differences)))
     return (1 + orders[0] * orders[1]).mean(-1) / 2
