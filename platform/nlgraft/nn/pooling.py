@@ -270,7 +270,9 @@ class Groups(LayerPooling):
     def forward(self, layers_LBTH: Tensor, valid_BT: Tensor) -> Tensor:
         """Mix the groups, [B, T, H]."""
         weights_L = self.mix.sigmoid() / len(self.mix)
-        return self.norm(torch.einsum("l,lbth->bth", weights_L, layers_LBTH))
+        mixed_BTH = torch.einsum("l,lbth->bth", weights_L, layers_LBTH)
+        # Autocast widens the input of LayerNorm, but not that of RMSNorm.
+        return self.norm(mixed_BTH.to(self.norm.weight.dtype))
 
 
 POOLINGS: dict[PoolingName, Callable[[PoolingConfig, EncoderShape], LayerPooling]] = {
