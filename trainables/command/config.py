@@ -192,8 +192,8 @@ class Config(StrictConfig):
             name: values[name]
             for name, setting in self.declare.items()
             if name in names
-            and values[name] is not None
-            and all(values[other] in allowed for other, allowed in setting.when.items())
+            and values.get(name) is not None
+            and all(values.get(other) in allowed for other, allowed in setting.when.items())
         }
 
     def _problems(self) -> Iterator[str]:
