@@ -10,6 +10,8 @@ SMALL_DEMO = [
     "data.downstream={corpus: conlang, domain: b, train: 150, dev: 8, test: 4}",
     "upstream.train.max_steps=3",
     "downstream.train.max_steps=3",
+    "upstream.train.warmup_steps=1",
+    "downstream.train.warmup_steps=1",
     "generator.max_steps=2",
     "decode={beam: 1, max_length_ratio: 0, max_length_offset: 6}",
 ]

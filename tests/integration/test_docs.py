@@ -25,7 +25,8 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT / 'platform'}{os.pathsep}{ROO
 SYSTEMS = [f"systems/{name.rpartition('.')[2]}" for name in system_names()]
 PAGES = ["index", "own_text", "own_scores", "designs", "search", "cluster", "mlflow", "faq", "api", *SYSTEMS]
 NEEDS_A_RUN = {
-    *("run", "try", "report", "ledger", "export", "translate", "classify", "pack", "check", "ls", "gc"),
+    *("run", "try", "path", "agreement", "report", "ledger", "export", "translate", "classify", "pack"),
+    *("check", "ls", "gc"),
 }
 """Commands that train, or need what was trained."""
 NUM_LINES = 160

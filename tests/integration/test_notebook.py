@@ -16,7 +16,8 @@ SMALL = [
     "data.upstream.train=200", "data.downstream.train=100", "data.downstream.dev=20",
     "data.downstream.test=30",
     "tokenizers.upstream.vocab_size=200", "tokenizers.downstream.vocab_size=200", "decode.beam=1",
-    "upstream.train.max_steps=4", "downstream.train.max_steps=3", "generator.max_steps=2",
+    "upstream.train.max_steps=4", "downstream.train.max_steps=3",
+    "upstream.train.warmup_steps=1", "downstream.train.warmup_steps=1", "generator.max_steps=2",
     "upstream.train.eval_every_steps=2", "downstream.train.eval_every_steps=1", "seeds=[1, 2]",
 ]  # fmt: skip
 

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal, get_args
 
 from pydantic import Field
 
-from nlgraft.basics.strict_config import Condition, ReadWhen, StrictConfig
+from nlgraft.basics.strict_config import GIVEN, Condition, ReadWhen, StrictConfig
 from nlgraft.nn.model_config import (
     MERGE_SETTINGS,
     ArchitectureConfig,
@@ -43,6 +43,7 @@ _BRANCHED: Condition = {"fusion.merge": _BRANCHING}
 _FUSED: Condition = {"fusion.merge": ("direct", *_BRANCHING)}
 _READS: Condition = {"fusion.weights": ("pretrained", "random")}
 _FROZEN: Condition = {**_READS, "fusion.is_frozen": (True,)}
+_FROZEN_FIRST: Condition = {"fusion.first_stage": (GIVEN,)}
 READ_WHEN: ReadWhen = {
     "data.upstream": ({**_FUSED, **_READS},),
     "pretraining": ({**_FUSED, **_READS},),
@@ -58,8 +59,11 @@ READ_WHEN: ReadWhen = {
     "fusion.is_frozen": ({**_FUSED, **_READS},),
     "fusion.lr_multiplier": ({**_FUSED, **_READS, "fusion.is_frozen": (False,)},),
     "fusion.part": ({**_FUSED, **_READS, "fusion.is_frozen": (False,)},),
-    "fusion.has_frozen_dropout": ({**_FUSED, **_FROZEN},),
-    "fusion.states": ({**_FUSED, **_FROZEN, "fusion.has_frozen_dropout": (False,)},),
+    "fusion.has_frozen_dropout": ({**_FUSED, **_FROZEN}, _FROZEN_FIRST),
+    "fusion.states": tuple(
+        {**condition, "fusion.has_frozen_dropout": (False,)}
+        for condition in ({**_FUSED, **_FROZEN}, _FROZEN_FIRST)
+    ),
     "fusion.max_tokens": ({**_BRANCHED, **_READS},),
     "model.has_source_scale": ({"fusion.merge": ("none", *_BRANCHING)},),
     **{f"fusion.{name}": ({"fusion.merge": (merge,)},) for name, merge in MERGE_SETTINGS.items()},

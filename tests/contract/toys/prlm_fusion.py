@@ -46,7 +46,6 @@ ARMS = {
     "direct": _arm(merge="direct"),
     "direct, finetuned": _arm(merge="direct", is_frozen=False),
     "lamate": _arm(
-        prlms=["gpt"],
         merge="direct",
         layers="groups",
         group_size=1,
