@@ -227,10 +227,10 @@ class Config(StrictConfig):
             values = {*self.read_by(stage), "seed"}
             unset = self.declare.keys() - values
             read = set().union(*(names for names in stage.names_by_text if not names & unset))
-            for lost in sorted(stage.placeholders & values - read):
+            for placeholder in sorted(stage.placeholders & values - read):
                 missing = ", ".join(sorted(stage.placeholders & unset))
-                advice = "write each as a word by itself"
-                yield f"stages.{name}: {{{lost}}} is left out with {missing}, which has no value; {advice}"
+                advice = f"{missing}, which has no value; write each as a word by itself"
+                yield f"stages.{name}: {{{placeholder}}} is left out with {advice}"
 
 
 def _names_in(text: str) -> set[str]:
