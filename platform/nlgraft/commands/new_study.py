@@ -405,7 +405,7 @@ def _keys(corpus: Corpus) -> list[list[object]]:
     """
     sides = [("target", corpus.target)] if corpus.target else []
     for number, lines in enumerate(corpus.sources):
-        if len(corpus.sources) == 1 or 2 * len({*lines}) > len(lines):
+        if len(corpus.sources) == 1 or 2 * len({*lines}) >= len(lines):
             sides.append((f"source {number}", lines))
     return [[(name, lines[example]) for name, lines in sides] for example in range(len(corpus))]
 
@@ -542,7 +542,7 @@ def _vocabularies(
     return {
         "vocab": sizes,
         "words": {scale: max(size, words) for scale, size in sizes.items()},
-        "coarse": {scale: max(size // 4, required) for scale, size in sizes.items()},
+        "coarse": {scale: max(size // 4, required - _LEAST_LEARNED // 2) for scale, size in sizes.items()},
         "pieces": {
             scale: _pieces(lines, config, size, most=_MOST_TYPES[scale]) for scale, size in sizes.items()
         },
