@@ -112,11 +112,6 @@ class NewStudy:
     plans: Mapping[str, Plan] = field(repr=False)
     notes: Sequence[str] = ()
 
-    @property
-    def seconds(self) -> dict[str, float | None]:
-        """Time of each scale on this machine, by a rough estimate; None where it is unknown."""
-        return {scale: plan.run_s for scale, plan in self.plans.items()}
-
 
 def write_study(
     system: System,
@@ -219,9 +214,9 @@ def _metric(dev: Corpus) -> str:
         return "accuracy"
     if dev.target is None:
         return "bits_per_byte"
-    words_per_line = sum(len(line.split()) for line in dev.target) / len(dev.target)
-    has_words = _bleu_tokenizer(dev) == DEFAULT_TOKENIZERS.bleu and words_per_line >= _BLEU_WORDS
-    return "bleu" if has_words else "chrf"
+    num_words = sum(len(line.split()) for line in dev.target)
+    has_words = num_words >= _BLEU_WORDS * len(dev.target)
+    return "bleu" if has_words and _bleu_tokenizer(dev) == DEFAULT_TOKENIZERS.bleu else "chrf"
 
 
 def _claim(metric: str, corpus: str) -> str:
@@ -276,9 +271,8 @@ def _floor(splits: Mapping[str, Corpus], metric: str, num_scored: int) -> list[s
     from nlgraft.analysis.estimates.trivial import NEAR, Trivial, trivial_texts  # takes .2 s to import
 
     test, num_lines = _chosen(splits["test"], range(num_scored)), len(splits["train"])
-    part = ""
-    if num_scored < len(splits["test"]):
-        part = f"; @minutes scores {num_scored:,} of {len(splits['test']):,} test lines, @gpu all"
+    is_part = num_scored < len(splits["test"])
+    part = f"; @minutes scores {num_scored:,} of {len(splits['test']):,} test lines, @gpu all"
     if test.labels is not None:
         share = 100 * Counter(test.labels).most_common(1)[0][1] / len(test)
         outputs = [Trivial("the most frequent class for every line", share)]
@@ -290,7 +284,7 @@ def _floor(splits: Mapping[str, Corpus], metric: str, num_scored: int) -> list[s
     floor = max(outputs, key=lambda trivial: trivial.value)
     note = (
         f"a cell has learned something from test/{metric} {floor.value + NEAR:.1f}: {floor.output}, has "
-        f"{floor.value:.1f}{part}"
+        f"{floor.value:.1f}{part if is_part else ''}"
     )
     if test.labels is None and num_lines < _FEW_PAIRS:
         note += (
@@ -337,11 +331,7 @@ def _check_options(
     if "language" in takes and languages and len(languages) != num_languages:
         problems.append(f"--language: {len(languages)} given, {num_languages} needed, the target's last")
     if (len(text.sources) > 1) != ("sources" in takes):
-        problems.append(
-            "--source is given once per source, two or more"
-            if "sources" in takes
-            else "--source is given once"
-        )
+        problems.append(f"--source is given once{' per source, two or more' if 'sources' in takes else ''}")
     if problems:
         listed = ", ".join(_alternatives(group) for group in groups)
         raise DataError(f"{system.name} takes {listed}: {'; '.join(problems)}")

@@ -124,7 +124,7 @@ def test_states_take_their_numbers_of_each_token_of_their_stream(precision, sele
         # a line has 58 bytes of the source and 29 of the target, a token 2.9 with a vocabulary of 1,000
         ({"batch_sentences": 10}, 150),
         ({"batch_sentences": 10, "accumulation": 2}, 300),
-        ({"batch_characters": 580}, 300),  # 20 lines of 29 characters
+        ({"batch_characters": 580}, 210),  # .7 of 20 lines of 29 characters
         ({"batch_sentences": 500}, 1500),  # there are 100
         ({"batch_tokens": 700}, 700),
     ],

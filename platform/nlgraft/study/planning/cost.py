@@ -36,8 +36,8 @@ _START_S = 0.3
 """Time of a stage that reads almost nothing."""
 _CALLS = 2_000_000
 """Parameters that would take as long as the calls of a small model that reads or writes text."""
-_TOKENIZER_SIZE = 1000
-"""Vocabulary of text whose tokenizer is not known."""
+_FILLED = 0.7
+"""Share of a budget of characters that padding leaves."""
 _WIDTH = {"d_model", "hidden_size", "n_embd", "dim"}
 _DEPTH = {"num_layers", "num_hidden_layers", "n_layer", "n_layers"}
 """Settings of ours, and what checkpoints of transformers call them."""
@@ -219,21 +219,22 @@ def _tokens_of_text(stage: Stage, corpora: Corpora) -> int | None:
     if corpus is None or not isinstance(train, Mapping):
         return None
     by_role = corpora.get(corpus.fingerprint, {}).get("train", {})
-    sides = [side for role, side in by_role.items() if role != "label" and side.num_characters]
-    budget = train.get("batch_sentences") or train.get("batch_characters")
-    if not sides or budget is None:
+    sides = [side for role, side in by_role.items() if role != "label"]
+    number, characters = train.get("batch_sentences"), train.get("batch_characters")
+    if not sides or not (number or characters):
         return None
     num_lines = sides[0].num_lines
-    longest = 1.0 if train.get("batch_sentences") else max(side.num_characters for side in sides) / num_lines
+    if characters:
+        number = _FILLED * characters * num_lines / max(side.num_characters for side in sides)
     # Encoder and decoder have half of the weights each; several sources pass through one encoder.
     side_bytes = sum(side.num_bytes for side in sides) / min(2, len(sides)) / num_lines
-    num_tokens = min(num_lines, budget / longest) * side_bytes / _bytes_per_token(stage)
+    num_tokens = min(num_lines, number) * side_bytes / _bytes_per_token(stage)
     return round(num_tokens * train.get("accumulation", 1))
 
 
 def _bytes_per_token(stage: Stage) -> float:
     """Estimate the bytes of a token: 1.8 to 3 of vocabularies of 300 to 1,000 pieces, 4.5 of BERT's."""
-    return max(1.0, 1.1 * math.log10(_largest(stage, {"vocab_size"}) or _TOKENIZER_SIZE) - 0.4)
+    return max(1.0, 1.1 * math.log10(_largest(stage, {"vocab_size"}) or 1000) - 0.4)
 
 
 def _states_cost(stage: Stage, resources: Resources, corpora: Corpora) -> tuple[float, float] | None:
