@@ -355,6 +355,8 @@ def _split(
         notes.append(f"{count(num_left_out, 'example')} of {option} stand in dev or test: left out of train")
     if len(train) < _MIN_EXAMPLES:
         raise DataError(f"the text of {option} has {len(train)} examples; give {_MIN_EXAMPLES} or more")
+    if train.labels is not None and len({*train.labels}) > len({*train.sources[0]}):
+        raise DataError("there are more classes than sources: are --source and --label swapped?")
     sizes = {"train": len(train)}
     for split in ("dev", "test"):
         if split not in held_out:
@@ -370,11 +372,9 @@ def _split(
     drawn = {split: _divide(lines, {split: len(lines)})[split] for split, lines in held_out.items()}
     splits = _divide(train, sizes) | drawn
     if min(len(splits[split]) for split in ("dev", "test")) < 10:
-        is_swapped = train.labels is not None and len({*train.labels}) > len({*train.sources[0]})
-        hint = ". There are more classes than sources: are --source and --label swapped?"
         raise DataError(
             f"the {len(train)} examples of {option} have too few different lines: dev and test need "
-            f"some that train lacks{hint if is_swapped else ''}"
+            "some that train lacks"
         )
     class_sizes = Counter(train.labels or [])
     if alone := sorted(label for label, number in class_sizes.items() if number == 1):
