@@ -128,7 +128,7 @@ class Plan:
         basis = measured if self.is_cost_measured else "rough estimate"
         if self.cost_s is not None:
             rows.append((f"worker time, {basis}", duration(self.cost_s)))
-            if self.cost_s and self.max_concurrent:
+            if self.cost_s and self.max_concurrent and self.run_s:
                 rows.append((f"run, {basis}", duration(self.run_s)))
             if hours := self.study.budget_hours(self.cost_s):
                 rows.append((f"budget, {basis}", hours_of_budget(hours)))

@@ -220,12 +220,13 @@ def _tokens_of_text(stage: Stage, corpora: Corpora) -> int | None:
         return None
     by_role = corpora.get(corpus.fingerprint, {}).get("train", {})
     sides = [side for role, side in by_role.items() if role != "label"]
-    number, characters = train.get("batch_sentences"), train.get("batch_characters")
-    if not sides or not (number or characters):
+    if not sides:
         return None
-    num_lines = sides[0].num_lines
-    if characters:
+    num_lines, number = sides[0].num_lines, train.get("batch_sentences")
+    if characters := train.get("batch_characters"):
         number = _FILLED * characters * num_lines / max(side.num_characters for side in sides)
+    if number is None:
+        return None
     # Encoder and decoder have half of the weights each; several sources pass through one encoder.
     side_bytes = sum(side.num_bytes for side in sides) / min(2, len(sides)) / num_lines
     num_tokens = min(num_lines, number) * side_bytes / _bytes_per_token(stage)
