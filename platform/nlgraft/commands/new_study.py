@@ -54,7 +54,7 @@ _OBJECTIVES = {"mbart": "denoising", "marian": "translation"}
 _HELD_OUT, _MOST_SHARE = 0.05, {"dev": 0.1, "test": 0.2}
 _LEAST_HELD_OUT, _MOST_HELD_OUT = {"dev": 200, "test": 500}, 2000
 _FEW, _FEW_PAIRS = 500, 10_000
-_DEVIATION = {"label": 45.0, "target": 15.0}
+_DEVIATION = {"accuracy": 45.0, "chrF": 15.0}
 """Standard deviation over lines of the difference of two models, in points: of accuracy where a fifth of the
 lines differs, and of chrF, as of small translators."""
 _UPSTREAM_SHARE = 0.75
@@ -252,11 +252,10 @@ def _few_lines(num_lines: int, text: Text) -> list[str]:
     if num_lines >= _FEW:
         return []
     few = f"{num_lines} test lines are few; give more text, or test files with --test-source"
-    role = "label" if text.label else "target"
-    if getattr(text, role) is None:
+    if not (text.label or text.target):
         return [few]
-    least = NormalDist().inv_cdf(0.975) * _DEVIATION[role] / num_lines**0.5
     metric = "accuracy" if text.label else "chrF"
+    least = NormalDist().inv_cdf(0.975) * _DEVIATION[metric] / num_lines**0.5
     return [f"{few}: differences below some {least:.1f} points of {metric} will stay undecided"]
 
 
@@ -287,10 +286,10 @@ def _floor(splits: Mapping[str, Corpus], metric: str, num_scored: int) -> list[s
         f"{floor.value:.1f}{part if is_part else ''}"
     )
     if test.labels is None and num_lines < _FEW_PAIRS:
-        note += (
-            f". From {num_lines:,} pairs small models learn short, plain sentences in minutes; others need "
-            "more text or a pretrained model, and longer: see docs/own_text.md"
-        )
+        plain = "small models learn short, plain sentences in minutes; others need"
+        few = "models that begin from nothing learn next to nothing; give"
+        learned = plain if num_lines >= _FEW else few
+        note += f". From {num_lines:,} pairs {learned} more text or a pretrained model: see docs/own_text.md"
     return [note]
 
 
