@@ -194,7 +194,7 @@ _TAIL = """analysis: {{family: claims}}
 objective: {{metric: {metric}, direction: {direction}}}
 seeds: {seeds}                 # more seeds decide smaller differences; the report says how many it takes"""
 _SCHEMA = "study.schema.json"
-_TASKS = ("downstream_corpus", "task_corpus")
+_TASKS = {"downstream_corpus", "task_corpus"}
 _HEAD = """# yaml-language-server: $schema={schema}
 # A first study of {system}, written by `nlgraft init`. Edit it freely; then:
 #
@@ -261,8 +261,8 @@ def _few_lines(num_lines: int, text: Text) -> list[str]:
 
 def _num_scored(plan: Plan) -> int:
     """Count the test lines of a plan's task, of which its limits may take a part."""
-    task = next(splits for name, splits in plan.corpora.items() if name in _TASKS)
-    return task["test"]["num_examples"]
+    (task,) = plan.corpora.keys() & _TASKS
+    return plan.corpora[task]["test"]["num_examples"]
 
 
 def _floor(splits: Mapping[str, Corpus], metric: str, num_scored: int) -> list[str]:
