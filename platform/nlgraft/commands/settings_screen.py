@@ -163,8 +163,7 @@ def show_new_study(written: NewStudy) -> None:
         click.echo(f"  {note}")
     click.echo()
     for scale, plan in written.plans.items():
-        seconds = written.seconds[scale]
-        time = "unknown" if seconds is None else f"some {duration(seconds)} on this machine"
+        time = "unknown" if plan.run_s is None else f"some {duration(plan.run_s)} on this machine"
         if plan.study.resources.gpus_per_worker > 0:  # an estimate for this machine would mislead
             time = "a GPU"
         click.echo(f"@{scale:<9}{count(len(plan.trials), 'trial'):>10}  {time}")
