@@ -208,16 +208,13 @@ def train_inputs(
     contexts: ContextStages | None = None,
 ) -> TrainInputs[Stage]:
     """Name the inputs of a training on encoded text."""
-    contexts = contexts or ContextStages()
     return TrainInputs(
         encoded=text.encoded,
         corpus=text.corpus,
         tokenizers=text.tokenizers,
         start=start,
         architecture=architecture,
-        encoders=contexts.encoders,
-        states=contexts.states,
-        means=contexts.means,
+        **vars(contexts or ContextStages()),
     )
 
 
@@ -292,8 +289,8 @@ def translate(name: str, model: Stage, text: EncodedText, split: str, decoding: 
     """Translate a split of a corpus, with sources truncated as in training."""
     sides = (*decoding.view.sources, *decoding.view.contexts.values())
     settings = TranslateSettings(
-        # Field by field: a dump would turn parts of the settings into dictionaries.
-        **{name: getattr(decoding, name) for name in DecodingSettings.model_fields},
+        # Not a dump, which would turn parts of the settings into dictionaries.
+        **dict(decoding),
         split=split,
         streams={side.stream: text.settings.streams[side.stream] for side in sides},
         max_tokens=text.settings.max_tokens,

@@ -306,6 +306,29 @@ def write_json(path: Path, document: Any) -> None:
     path.write_text(json.dumps(document, ensure_ascii=False, indent=1) + "\n", "utf-8")
 
 
+def refuse_used(directory: Path) -> None:
+    """Refuse to write into a directory that is not empty.
+
+    Raises:
+        DataError: It exists and is not empty, or is a file.
+    """
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise DataError(f"{directory}: exists and is not empty; give another directory or remove it")
+
+
+@contextmanager
+def written_at_once(target: Path) -> Iterator[Path]:
+    """Yield a directory to write into that replaces ``target`` (missing or empty) whole, or not at all."""
+    target = target.absolute()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as outer:
+        inner = Path(outer) / target.name
+        inner.mkdir()
+        yield inner
+        # Within one file system this is atomic, so nobody sees half a directory; an empty one gives way.
+        inner.replace(target)
+
+
 def _open_named_pipe(path: str, flags: int) -> int:
     """Open a pipe without waiting for a writer, which may never come, and wait some time for text."""
     descriptor = os.open(path, flags | os.O_NONBLOCK)
