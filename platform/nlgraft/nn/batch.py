@@ -75,7 +75,7 @@ class Tokens:
 
 
 class Movable:
-    """A dataclass of tensors and tokens, or of lists and mappings of them, which move to a device together."""
+    """A dataclass of tensors and tokens, or of lists and mappings of them; they move to a device together."""
 
     def to(self, device: torch.device | str) -> Self:
         """Move to a device."""

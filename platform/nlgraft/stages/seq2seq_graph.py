@@ -343,16 +343,17 @@ def scores(
         trained=trained,
         further={**(further or {}), **extracts, **learned_scores(score, text.corpus, translations)},
     )
-    settings = score_settings(score).model_copy(update={"max_tokens": text.settings.max_tokens})
+    settings = score_settings(score, max_tokens=text.settings.max_tokens)
     return SCORE.stage("scores", settings, inputs)
 
 
-def score_settings(score: ScoreConfig) -> ScoreSettings:
-    """Take the measures of a system's config."""
+def score_settings(score: ScoreConfig, **settings: Any) -> ScoreSettings:
+    """Take the measures of a system's config; ``settings`` are further fields."""
     return ScoreSettings(
         metrics=score.metrics,
         bleu_tokenizer=score.bleu_tokenizer,
         rouge_tokenizer=score.rouge_tokenizer,
+        **settings,
     )
 
 

@@ -226,11 +226,15 @@ def plan_transfer(request: PlanRequest, out: Path | None = None) -> Planned:
             _vectors(request, method, ids, len(vocabulary), rows) if method.vectors else None
             for ids, vocabulary in zip(encoded or ((), ()), (old, new), strict=True)
         ]
+        donor = None
+        if request.donor is not None:
+            tokens = load_vocabulary(find_tokenizer(request.donor))
+            donor = donor_rows(new, tokens, _embedding_rows(request.donor))
         material = PlanMaterial(
             old_rows=rows,
             old_vectors=learned[0] if method.needs_old_vectors else None,
             new_vectors=learned[1],
-            donor=None if request.donor is None else _donor(request.donor, new),
+            donor=donor,
         )
         choices = PlanChoices(cap=request.cap, seed=request.seed)
         plan = build_plan(old, new, method, choices, material)
@@ -304,10 +308,6 @@ def _embedding_rows(model: str) -> Array:
     from nlgraft.vocab_tool.checkpoints import embedding_rows  # torch takes seconds to import
 
     return embedding_rows(model)
-
-
-def _donor(name: str, new: Vocabulary) -> TokenVectors:
-    return donor_rows(new, load_vocabulary(find_tokenizer(name)), _embedding_rows(name))
 
 
 def _vectors(
