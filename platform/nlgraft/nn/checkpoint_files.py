@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nlgraft.basics.errors import DataError
-from nlgraft.basics.wording import is_inside
 from nlgraft.nn.architectures import REFUSED
-from nlgraft.text.files import expand, file_digest, read_json
+from nlgraft.text.files import expand, file_digest, read_index, read_json
 
 Reader = Literal["mbart", "multilingual", "marian", "bert", "masked_lm", "causal_lm", "encoder"]
 """What a checkpoint becomes: our encoder-decoder (an mBART, one whose lines name their language, or an
@@ -160,21 +159,6 @@ def _weight_problems(directory: Path) -> Iterator[str]:
             yield from _file_problems(directory / name)
         else:
             yield f"{directory / name}: missing, though {path.name} names it; download it"
-
-
-def read_index(path: Path) -> dict[str, Any]:
-    """Read the index of weights in several files; its ``weight_map`` names the file of each tensor.
-
-    Raises:
-        DataError: It is none, or names a file outside its directory, where nothing may be read or written.
-    """
-    index = _read_json(path)
-    if not isinstance(index, dict) or not isinstance(index.get("weight_map"), dict):
-        raise DataError(f"{path}: not an index of weights (weight_map); download it again")
-    foreign = sorted(str(name) for name in index["weight_map"].values() if not is_inside(name))
-    if foreign:
-        raise DataError(f"{path}: {foreign[0]!r} is no file of this directory; download the checkpoint again")
-    return index
 
 
 def _file_problems(path: Path) -> Iterator[str]:

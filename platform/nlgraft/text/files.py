@@ -28,6 +28,7 @@ from typing import IO, Annotated, Any, cast, overload
 from pydantic import AfterValidator, ValidationInfo
 
 from nlgraft.basics.errors import DataError
+from nlgraft.basics.wording import is_inside
 
 
 def _resolved(path: str, info: ValidationInfo) -> str:
@@ -299,6 +300,21 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise DataError(f"{path}: expected a JSON object, not {type(data).__name__}")
     return data
+
+
+def read_index(path: Path) -> dict[str, Any]:
+    """Read the index of weights in several files; its ``weight_map`` names the file of each tensor.
+
+    Raises:
+        DataError: It is none, or names a file outside its directory, where nothing may be read or written.
+    """
+    index = read_json(path)
+    if not isinstance(index.get("weight_map"), dict):
+        raise DataError(f"{path}: not an index of weights (weight_map); download it again")
+    foreign = sorted(str(name) for name in index["weight_map"].values() if not is_inside(name))
+    if foreign:
+        raise DataError(f"{path}: {foreign[0]!r} is no file of this directory; download the checkpoint again")
+    return index
 
 
 def write_json(path: Path, document: Any) -> None:

@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from nlgraft.basics.errors import DataError
-from nlgraft.nn.checkpoint_files import read_index
+from nlgraft.text.files import read_index
 from nlgraft.vocab.surgery.exchange import (
     fill,
     find_vocabulary_tensors,
