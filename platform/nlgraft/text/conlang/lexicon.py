@@ -162,7 +162,7 @@ class Lexicon:
     def __init__(self, rng: random.Random) -> None:
         """Draw the words of a family."""
         self.lexemes: list[Lexeme] = []
-        self.roots = {
+        self.roots: dict[Category, list[list[int]]] = {
             category: [[self._root(category, rng) for _ in range(count)] for count in counts]
             for category, counts in _ROOTS.items()
         }
