@@ -11,7 +11,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from ruamel.yaml import YAML
+import yaml
 
 from nlgraft.commands.study_command import duration_of
 from nlgraft.study.public import Study
@@ -22,7 +22,7 @@ JOBS = ["rayjob.yaml", "rayjob-existing-cluster.yaml"]
 
 
 def load(name):
-    return YAML(typ="safe").load(DEPLOY / name)
+    return yaml.safe_load((DEPLOY / name).read_text())
 
 
 def schema(name):

@@ -5,14 +5,14 @@ import re
 from pathlib import Path
 
 import pytest
-from ruamel.yaml import YAML
+import yaml
 
 from tests.processes import python
 
 pytest.importorskip("mkdocs", reason="no mkdocs: install the extra docs")
 
 ROOT = Path(__file__).parents[2]
-CONFIG = YAML(typ="safe").load((ROOT / "mkdocs.yml").read_text("utf-8"))
+CONFIG = yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))
 
 
 @pytest.fixture(scope="module")

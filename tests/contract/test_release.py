@@ -13,9 +13,9 @@ from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from ruamel.yaml import YAML
 
 from tests.processes import python
 from tests.small_studies import SMALL_DEMO
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 ASKED_FOR = {"botocore"}
 """Packages that are used if they are there, in an `except ImportError`."""
-CITATION = YAML(typ="safe").load(ROOT / "CITATION.cff")
+CITATION = yaml.safe_load((ROOT / "CITATION.cff").read_text())
 
 
 @pytest.fixture(scope="module")

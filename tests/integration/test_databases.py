@@ -16,11 +16,11 @@ from typing import Any
 
 import boto3
 import pytest
-from ruamel.yaml import YAML
 
 import nlgraft
 from nlgraft.execution.events import TrialEnded, TrialStarted
 from nlgraft.study.public import Study
+from nlgraft.study.reading.documents import parse
 from tests.processes import wait_until
 from tests.servers import first_answer, free_port
 
@@ -137,7 +137,7 @@ def server(database, s3_server, tmp_path_factory):
 
     text = re.sub(r"\$\{(\w+)(?::\?[^}]*)?\}", lambda match: SECRETS[match[1]], COMPOSE.read_text())
     text = text.replace("@database/", f"@127.0.0.1:{database.port}/").replace("s3:9000", s3_server)
-    document = YAML(typ="safe").load(text)
+    document = parse(text).values
     service = document["services"]["mlflow"]
     directory = tmp_path_factory.mktemp("server")
     (directory / "auth.ini").write_text(document["configs"]["auth"]["content"])

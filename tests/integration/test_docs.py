@@ -7,13 +7,13 @@ from pathlib import Path
 
 import click
 import pytest
-from ruamel.yaml import YAML
 
 from nlgraft import Study, api
 from nlgraft import __all__ as public_names
 from nlgraft.basics.shipped import system_names
 from nlgraft.commands.main import main
 from nlgraft.study.data.design import cells
+from nlgraft.study.reading.documents import parse
 from tests.commands import nlgraft
 from tests.newcomer_text import newcomer_text, write_lines
 from tests.processes import python
@@ -113,9 +113,9 @@ def test_what_trains_nothing_runs_as_printed_and_every_study_is_planned(page, pl
         if shlex.split(line.rpartition("nlgraft ")[2])[0] not in NEEDS_A_RUN:
             type_in(line)
     written = sorted(place.glob("*.yaml"))
-    base = YAML(typ="safe").load(written[0]) if written else {}
+    base = parse(written[0]).values if written else {}
     for block in blocks(page, "yaml"):
-        part = YAML(typ="safe").load(block)
+        part = parse(block).values
         if "factors" in part:  # the page says so
             kept = {key: value for key, value in base.items() if key not in ("claims", "analysis")}
         else:

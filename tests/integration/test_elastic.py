@@ -6,8 +6,8 @@ import sys
 import tempfile
 
 import pytest
-from ruamel.yaml import YAML
 
+from nlgraft.study.reading.documents import write_yaml
 from tests.integration.test_shared_cluster import Cluster, result_of, run, wait_until
 from tests.processes import patient
 
@@ -72,7 +72,7 @@ def study_file(toy_document, tmp_path):
     toy_document["resources"] = {"workers": {"min": 1, "max": 2}, "max_failures": 0}
     path = tmp_path / "toy.yaml"
     with path.open("w") as file:
-        YAML().dump(toy_document, file)
+        file.write(write_yaml(toy_document))
     return path
 
 
@@ -186,7 +186,7 @@ def test_a_divided_training_goes_on_with_fewer_workers(study_file, toy_document,
     toy_document |= {"system": "sharded_toy", "resources": resources, "objective": objective}
     toy_document["base"] = {"log": str(tmp_path / "log"), "pause_s": 0.5}
     with study_file.open("w") as file:
-        YAML().dump(toy_document, file)
+        file.write(write_yaml(toy_document))
 
     def begun():
         return [line.split() for line in (tmp_path / "log").read_text().splitlines()]

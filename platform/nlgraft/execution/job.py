@@ -176,11 +176,11 @@ def runtime_env(directory: Path) -> dict[str, Any]:
 
     Without that file, the environment makes the directory importable.
     """
-    from ruamel.yaml import YAML
+    import yaml
 
     file = directory / RUNTIME_ENV_FILE
     if file.is_file():
-        return dict(YAML(typ="safe").load(file))
+        return dict(yaml.safe_load(file.read_text("utf-8")))
     return {"env_vars": {"PYTHONPATH": "platform:."}}
 
 

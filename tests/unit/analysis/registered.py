@@ -6,7 +6,6 @@ from contextlib import suppress
 from typing import ClassVar
 
 import numpy as np
-from ruamel.yaml import YAML
 
 import nlgraft
 from nlgraft.basics.errors import TrialFailed
@@ -19,6 +18,7 @@ from nlgraft.pipeline.trial import run_trial
 from nlgraft.runs.run import read_result
 from nlgraft.stages import seq2seq_graph
 from nlgraft.study.data.design import cells
+from nlgraft.study.reading.documents import parse, write_yaml
 from nlgraft.study.reading.resolving import resolve_cell
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.corpus_config import CorpusConfig
@@ -116,7 +116,7 @@ class Workplace:
             self.write(f"{split}.en", lines)
             self.write(f"{split}.de", [line.upper() for line in lines])
         self.write("words", words)
-        self.document = YAML(typ="safe").load(STUDY)
+        self.document = parse(STUDY).values
         self.text = STUDY
 
     def put(self, path, value):
@@ -141,7 +141,7 @@ class Workplace:
         file = self.root / "guesses.yaml"
         if text is None:
             with file.open("w") as opened:
-                YAML().dump(self.document, opened)
+                opened.write(write_yaml(self.document))
         else:
             file.write_text(text)
         return nlgraft.Study.from_yaml(file, [f"storage.path={self.root / 'store'}", *overrides])

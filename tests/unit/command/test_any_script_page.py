@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
-from ruamel.yaml import YAML
 
 from nlgraft.study.public import Study
+from nlgraft.study.reading.documents import parse
 from tests.commands import nlgraft, write_study
 
 PAGE = (Path(__file__).parents[3] / "docs" / "any_script.md").read_text("utf-8")
@@ -43,7 +43,7 @@ def test_the_study_of_the_page_runs_as_printed():
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.partition(":")[0])
 def test_every_other_part_belongs_to_a_study(place, part):
-    document, values = (YAML(typ="safe").load(text) for text in (STUDY, part))
+    document, values = (parse(text).values for text in (STUDY, part))
     if "system" in values:
         assert Study.from_yaml(write_study(place / "whole.json", values)).seeds == [1, 2, 3]
         return

@@ -8,7 +8,6 @@ tabs.
 from __future__ import annotations
 
 import difflib
-import io
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -16,9 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError, YAMLError, YAMLStreamError
-from ruamel.yaml.events import (
+import yaml
+from yaml.events import (
     AliasEvent,
     CollectionEndEvent,
     DocumentStartEvent,
@@ -107,13 +105,16 @@ def parse(text: str) -> Document:
     builder = _Builder(text)
     try:
         builder.build()
-    except MarkedYAMLError as error:
+    except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        line = f"line {mark.line + 1}: " if mark is not None else ""
+        # The end of a text is on a line of its own for the parser.
+        last_line = text.rstrip("\n").count("\n")
+        line = f"line {min(mark.line, last_line) + 1}: " if mark is not None else ""
         reason = " ".join(part for part in (error.context, error.problem) if part)
-        hint = "; indent with spaces, tabs are not allowed" if "'\\t'" in reason else ""
+        is_tab = mark is not None and text[mark.index : mark.index + 1] == "\t"
+        hint = "; indent with spaces, tabs are not allowed" if is_tab else ""
         builder.refuse("", f"{line}{reason}{hint}")
-    except (YAMLError, YAMLStreamError) as error:
+    except yaml.YAMLError as error:
         builder.refuse("", " ".join(str(error).split()))
     return builder.document
 
@@ -137,16 +138,7 @@ def resolve_plain(text: str) -> str | int | float | bool | None:
 
 def write_yaml(values: Any) -> str:
     """Write JSON values as block YAML in their order; `parse` reads the same values from it."""
-    yaml = YAML(typ="safe", pure=True)
-    yaml.default_flow_style = False
-    yaml.allow_unicode = True
-    yaml.width = 110
-    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
-    yaml.representer.ignore_aliases = lambda data: True
-    yaml.representer.add_representer(str, _represent_text)
-    stream = io.StringIO()
-    yaml.dump(values, stream)
-    return stream.getvalue()
+    return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
 
 
 def masked(values: Any) -> Any:
@@ -163,12 +155,20 @@ def map_texts(values: Any, change: Callable[[str, str], str], path: str = "") ->
     return change(path, values) if isinstance(values, str) else values
 
 
-def _represent_text(representer: Any, text: str) -> Any:
-    # Our rules for numbers differ slightly from ruamel's: quote what either reads as a number.
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    # Of YAML 1.1, which other tools read: what either version takes for a number or a constant is quoted.
     is_text = resolve_plain(text) == text and text != "<<"
     is_plain = is_text and text == text.strip() and text.isprintable()
     style = None if is_plain else '"'
-    return representer.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _represent_text)
 
 
 class _Builder:
@@ -176,7 +176,7 @@ class _Builder:
 
     def __init__(self, text: str) -> None:
         self.document = Document()
-        self._events: Iterator[Event] = YAML(typ="safe", pure=True).parse(io.StringIO(text))
+        self._events: Iterator[Event] = yaml.parse(text, Loader=yaml.CSafeLoader)
 
     def refuse(self, path: str, message: str, line: int | None = None) -> None:
         """Record a problem that leaves a gap in the values."""
@@ -205,11 +205,11 @@ class _Builder:
             return None
         # A document nested deeper would exhaust the recursion of whoever walks it.
         if depth >= _MAX_DEPTH:
-            raise YAMLError(f"line {_line(event)}: nested deeper than {_MAX_DEPTH} levels")
+            raise yaml.YAMLError(f"line {_line(event)}: nested deeper than {_MAX_DEPTH} levels")
         return self._mapping(path, depth) if isinstance(event, MappingStartEvent) else self._list(path, depth)
 
     def _check_node(self, event: Event, path: str) -> None:
-        anchor, tag = getattr(event, "anchor", None), getattr(event, "ctag", None)
+        anchor, tag = getattr(event, "anchor", None), getattr(event, "tag", None)
         if isinstance(event, AliasEvent):
             self.refuse(path, f"alias *{anchor} is not allowed; write the value out", _line(event))
         elif anchor is not None:
@@ -244,7 +244,9 @@ class _Builder:
             # Rules compare settings in pairs: a mapping without bound could keep them busy for long.
             if len(key_lines) >= _MAX_KEYS:
                 place = path or "the file"
-                raise YAMLError(f"line {line}: more than {_MAX_KEYS:,} keys in {place}; split the mapping")
+                raise yaml.YAMLError(
+                    f"line {line}: more than {_MAX_KEYS:,} keys in {place}; split the mapping"
+                )
             if not isinstance(event, ScalarEvent):
                 self.refuse(path, "a key must be text", line)
                 self._value(event, path, depth + 1)
