@@ -236,8 +236,6 @@ class Run:
         self._notify(f"opening MLflow at {without_credentials(self._uri)}")
         is_read = system_of(self.study).is_read
         tracker.start_study(self.study, self.study.fingerprint, self._cells, self.store.is_writable, is_read)
-        track = tracking_observer(tracker, self.store)
-
         is_declared = splits != REPLICATE_SPLITS
 
         def observe(event: Event) -> None:
@@ -247,7 +245,7 @@ class Run:
                 # Before anybody sees its score, so that none can choose arms, seeds or looks by it.
                 read_result(self.study, self.store).declare()
                 is_declared = True
-            track(event)
+            self._track(event, tracker)
             if self.on_event is not None:
                 self.on_event(event)
 
@@ -261,6 +259,22 @@ class Run:
         # A driver that has lost its lock must not report results that another one is still writing.
         lock.check()
         return outcome
+
+    def _track(self, event: Event, tracker: MlflowTracker) -> None:
+        """Queue an event for MLflow.
+
+        Trials that an earlier run completed are sent as well, so that MLflow catches up with whatever it
+        missed while it was unreachable; the tracker skips runs that it has written in full.
+        """
+        match event:
+            case TrialStarted(trial=trial):
+                tracker.trial_started(trial)
+            case TrialProgress(trial=trial):
+                tracker.trial_metrics(trial, event.step, event.metrics, event.unix_ms, event.stage)
+            case TrialEnded(trial=trial, record=record, is_reused=is_reused):
+                tracker.trial_ended(trial, record, self.store, is_reused=is_reused)
+            case _:
+                pass
 
     def _next_look(self) -> dict[str, int]:
         """Say how many seeds each cell gets at the next look of its undecided questions.
@@ -315,31 +329,6 @@ def _most(*grants: Mapping[str, int]) -> dict[str, int]:
     """Take the most seeds that any of several looks grants each cell."""
     keys = dict.fromkeys(key for granted in grants for key in granted)
     return {key: max(granted.get(key, 0) for granted in grants) for key in keys}
-
-
-def tracking_observer(tracker: MlflowTracker, store: ArtifactStore) -> Observer:
-    """Build an observer that queues the events of a sweep for MLflow.
-
-    Trials that an earlier run completed are sent as well, so that MLflow catches up with whatever it missed
-    while it was unreachable; the tracker skips runs that it has written in full.
-
-    Args:
-        tracker: The tracker, its study started.
-        store: Where the trials' artifacts are.
-    """
-
-    def observe(event: Event) -> None:
-        match event:
-            case TrialStarted(trial=trial):
-                tracker.trial_started(trial)
-            case TrialProgress(trial=trial):
-                tracker.trial_metrics(trial, event.step, event.metrics, event.unix_ms, event.stage)
-            case TrialEnded(trial=trial, record=record, is_reused=is_reused):
-                tracker.trial_ended(trial, record, store, is_reused=is_reused)
-            case _:
-                pass
-
-    return observe
 
 
 # A run in the background.
