@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from nlgraft.basics.errors import EXIT_FAILED, DataError, user_errors
+from nlgraft.basics.errors import EXIT_FAILED, DataError, StudyError, user_errors
 from nlgraft.commands.study_command import (
     find_study,
     has_json,
@@ -128,11 +128,14 @@ def rm(study_file: str, overrides: tuple[str, ...], is_sure: bool, storage: str 
     from nlgraft.runs.housekeeping import StoreContents
     from nlgraft.study.reading.reader import recorded_names
 
-    store, name = _open(storage), study_file
-    # By the name on record: its system or text may be gone.
-    if overrides or name not in recorded_names(store):
+    try:
         study = find_study(study_file, overrides, storage)
         store, name = _open(study.storage.path), study.variant
+    except StudyError:
+        # Its system may be gone: then the name on record is all that is known.
+        store, name = _open(storage), study_file
+        if overrides or name not in recorded_names(store):
+            raise
     _carry_out(StoreContents(store).without(name), store, is_sure)
 
 
