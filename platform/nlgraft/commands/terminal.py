@@ -74,6 +74,13 @@ def plain_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     _print(_left(_table(columns, rows, widest=_WIDEST)), "")
 
 
+def table_with_notes(table: ReportTable) -> None:
+    """Print a table of texts as a report has it, its notes below it."""
+    header, *rows = table.plain()
+    plain_table(header, rows)
+    print("\n".join(table.notes))
+
+
 def plan_table(plan: Plan) -> None:
     """Print a plan."""
     _print(_table(("plan", plan.study.variant), plan.facts()))

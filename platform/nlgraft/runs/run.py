@@ -6,6 +6,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 from urllib.parse import urlsplit, urlunsplit
@@ -95,13 +96,29 @@ def _importance(
     return importances(space, direction, trials)
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where the trials of a run run, and who receives their events.
+
+    Attributes:
+        store: The store.
+        address: A running Ray cluster; None starts a local one if there is something to run.
+        tracking_uri: MLflow tracking URI; None for the default.
+        on_event: Receives every event of the sweep.
+    """
+
+    store: ArtifactStore
+    address: str | None = None
+    tracking_uri: str | None = None
+    on_event: Observer | None = None
+
+
 class Run:
     """One run of a study; a second run reuses everything that the first one completed.
 
     Args:
         cells: The cells to run.
-        address: A running Ray cluster; None starts a local one if there is something to run.
-        on_event: Receives every event of the sweep.
+        place: Where it runs.
         wait_timeout_s: Longest wait for the lock, and while no trial can run for want of a place or of a
             stage that another sweep computes; None refuses a locked study at once, and waits for the others
             without limit.
@@ -111,22 +128,19 @@ class Run:
     def __init__(
         self,
         study: Study,
-        store: ArtifactStore,
         cells: Sequence[Cell],
-        tracking_uri: str,
-        address: str | None = None,
-        on_event: Observer | None = None,
+        place: Place,
         wait_timeout_s: float | None = None,
         *,
         is_next_look: bool = False,
     ) -> None:
         self.study = study
         self._is_next_look = is_next_look
-        self.on_event = on_event
-        self.store = store
+        self.on_event = place.on_event
+        self.store = place.store
         self._cells = cells
-        self._uri = tracking_uri
-        self._address = address
+        self._uri = tracking_uri(study, place.store, place.tracking_uri)
+        self._address = place.address
         self._wait_timeout_s = wait_timeout_s
         self._is_stopping = threading.Event()
 
