@@ -46,6 +46,7 @@ _TAIL_LINES, _TAIL_BYTES = 60, 8000
 _ERROR_OF_PROCESS = re.compile(r"^\[rank\d+\]: (?!Traceback)\S.*", re.MULTILINE)
 _COLUMNS = ("item", "metric", "value")
 _OUT_OF_MEMORY = 128 + 9
+_MOST_PROBLEMS = 5
 
 
 class CommandFailed(NlgraftError):
@@ -95,13 +96,16 @@ def run(context: StageContext) -> None:
     _execute(context, settings, work, texts, progress)
     write_json(context.directory / CURVES, progress.curves)
     progress.write_seconds(context.directory)
-    read_scores(work, settings.metrics)
+    problems: list[str] = []
+    read_scores(work, settings.metrics, problems)
+    kept = _matching(work, settings.keep, problems)
+    _refuse(problems)
     for name in settings.metrics:
         (context.directory / WRITTEN / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(work / name, context.directory / WRITTEN / name)
     if settings.keep:
         with tarfile.open(context.directory / KEPT, "w", dereference=True) as archive:
-            for name in _matching(work, settings.keep):
+            for name in kept:
                 archive.add(work / name, name)
     for folder in (work, needs, state):
         remove_tree(folder)
@@ -257,57 +261,67 @@ def _is_finite(value: Any) -> bool:
 # Files of metrics.
 
 
-def read_scores(directory: Path, files: Sequence[str]) -> dict[str, tuple[Any, str]]:
+def read_scores(directory: Path, files: Sequence[str], problems: list[str]) -> dict[str, tuple[Any, str]]:
     """Read files of metrics: by name the last value, or those by item of a CSV file, and where it stands.
 
-    Raises:
-        CommandFailed: One is missing or malformed.
+    What is missing or malformed is left out and added to ``problems``.
     """
     scores: dict[str, tuple[Any, str]] = {}
     for name in files:
         try:
             text = (directory / name).read_text("utf-8")
-        except FileNotFoundError as error:
-            raise CommandFailed(f"wrote no {name}. {_written(name, _names(directory))}") from error
+        except FileNotFoundError:
+            problems.append(f"wrote no {name}. {_written(name, _names(directory))}")
+            continue
         except UnicodeDecodeError as error:
-            raise CommandFailed(f"{name}: not UTF-8 ({error.reason})") from error
+            problems.append(f"{name}: not UTF-8 ({error.reason})")
+            continue
         if name.endswith(".csv"):
-            parts = [(name, _read_items(name, text))]
+            parts = [(name, _read_items(name, text, problems))]
         elif name.endswith(".json"):
-            parts = [(name, _object(name, text))]
+            parts = [(name, _object(name, text, problems))]
         else:
             lines = ((f"{name}, line {number}", line) for number, line in enumerate(text.splitlines(), 1))
-            parts = [(where, _object(where, line)) for where, line in lines]
+            parts = [(where, _object(where, line, problems)) for where, line in lines]
         for where, values in parts:
             scores |= {key: (value, where) for key, value in values.items()}
     return scores
 
 
-def _object(where: str, text: str) -> dict[str, Any]:
+def _refuse(problems: Sequence[str]) -> None:
+    if problems:
+        more = [f"and {len(problems) - _MOST_PROBLEMS:,} more"] * (len(problems) > _MOST_PROBLEMS)
+        # The reason of a failed trial is one line.
+        raise CommandFailed("; ".join([*problems[:_MOST_PROBLEMS], *more]))
+
+
+def _object(where: str, text: str, problems: list[str]) -> dict[str, Any]:
     try:
         document = json.loads(text)
     except ValueError as error:
         document = f"not JSON: {error}"
-    if not isinstance(document, dict):
-        example = '{"step": 100, "dev/loss": 2.31}'
-        raise CommandFailed(f"{where}: {str(document)[:80]}; write a JSON object, such as {example}")
-    return document
+    if isinstance(document, dict):
+        return document
+    example = '{"step": 100, "dev/loss": 2.31}'
+    problems.append(f"{where}: {str(document)[:80]}; write a JSON object, such as {example}")
+    return {}
 
 
-def _read_items(name: str, text: str) -> dict[str, dict[str, float]]:
+def _read_items(name: str, text: str, problems: list[str]) -> dict[str, dict[str, float]]:
     items: dict[str, dict[str, float]] = {}
     rows = csv.DictReader(text.splitlines())
     if missing := {*_COLUMNS} - {*(rows.fieldnames or ())}:
-        raise CommandFailed(f"{name}, line 1: no column {', '.join(missing)}; write {','.join(_COLUMNS)}")
+        problems.append(f"{name}, line 1: no column {', '.join(missing)}; write {','.join(_COLUMNS)}")
+        return items
     for row in rows:
         item, metric, value = (row[column] for column in _COLUMNS)
         values = items.setdefault(metric, {})
         if item in values:
-            raise CommandFailed(f"{name}, line {rows.line_num}: a second value of {metric} for item {item!r}")
+            problems.append(f"{name}, line {rows.line_num}: a second value of {metric} for item {item!r}")
         try:
             values[item] = float(value)
-        except (TypeError, ValueError) as error:
-            raise CommandFailed(f"{name}, line {rows.line_num}: {value!r} is not a number") from error
+        except (TypeError, ValueError):
+            problems.append(f"{name}, line {rows.line_num}: {value!r} is not a number")
     return items
 
 
@@ -321,12 +335,14 @@ def _written(name: str, names: Sequence[str]) -> str:
     return f"{did_you_mean(name, names)} There are: {', '.join(names)}".lstrip()
 
 
-def _matching(work: Path, patterns: Sequence[str]) -> list[str]:
-    """List files by patterns, of which each must match one."""
+def _matching(work: Path, patterns: Sequence[str], problems: list[str]) -> list[str]:
+    """List files by patterns; one that matches none is added to ``problems``."""
     names = _names(work)
-    for pattern in patterns:
-        if not any(fnmatch(name, pattern) for name in names):
-            raise CommandFailed(f"wrote no file that matches {pattern} of keep. {_written(pattern, names)}")
+    problems += [
+        f"wrote no file that matches {pattern} of keep. {_written(pattern, names)}"
+        for pattern in patterns
+        if not any(fnmatch(name, pattern) for name in names)
+    ]
     return [name for name in names if any(fnmatch(name, pattern) for pattern in patterns)]
 
 
@@ -339,14 +355,17 @@ def select(context: StageContext) -> None:
     """
     settings, inputs = SELECT.read(context)
     scores: dict[str, tuple[Any, str]] = {}
+    problems: list[str] = []
+    not_finite: list[str] = []
     seconds = 0.0
     for stage, files in settings.files:
-        scores |= read_scores(inputs.writing[stage] / WRITTEN, files)
+        scores |= read_scores(inputs.writing[stage] / WRITTEN, files, problems)
         seconds += read_json(inputs.writing[stage] / SECONDS)["command_s"]
     metrics: dict[str, dict[str, Any]] = {"command_s": {"value": seconds}}
     for name, key in settings.keys.items():
         if key not in scores:
-            raise CommandFailed(f"metric {name}: nobody wrote {key!r}. {_written(key, list(scores))}")
+            problems.append(f"metric {name}: nobody wrote {key!r}. {_written(key, list(scores))}")
+            continue
         (value, where), signature = scores[key], None
         split, _, rest = name.partition("/")
         if rest.startswith(ITEM) and isinstance(value, dict):
@@ -357,8 +376,11 @@ def select(context: StageContext) -> None:
             value = float(np.mean([*by_item.values()]))
             where += next((f", item {item}" for item, v in by_item.items() if not math.isfinite(v)), "")
         if type(value) not in (int, float):
-            raise CommandFailed(f"metric {name}: {key} is {str(value)[:60]!r} in {where}, not a number")
-        if not math.isfinite(value):
-            raise FloatingPointError(f"metric {name} is {value} in {where}")
+            problems.append(f"metric {name}: {key} is {str(value)[:60]!r} in {where}, not a number")
+        elif not math.isfinite(value):
+            not_finite.append(f"metric {name} is {value} in {where}")
         metrics[name] = {"value": value, "signature": signature}
+    _refuse(problems)
+    if not_finite:
+        raise FloatingPointError("; ".join(not_finite))
     write_json(context.directory / METRICS, metrics)

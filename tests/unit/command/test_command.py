@@ -283,6 +283,10 @@ def test_a_failure_says_what_is_wrong_and_is_tried_again(code, store, script, wo
         ),
         ("item,metric,value\\na,hit,1\\n", "nobody wrote 'test/item.hit'. There are: step, dev/loss, hit"),
         ("item,metric,value\\na,test/item.hit,nan\\n", "metric test/item.hit is nan in items.csv, item a"),
+        (
+            "item,metric,value\\na,test/item.hit,yes\\nb,test/item.hit,no\\n",
+            "line 2: 'yes' is not a number; items.csv, line 3: 'no' is not a number",
+        ),
     ],
 )
 def test_a_table_of_items_is_checked(code, store, content, words):
