@@ -78,7 +78,7 @@ def table_with_notes(table: ReportTable) -> None:
     """Print a table of texts as a report has it, its notes below it."""
     header, *rows = table.plain()
     plain_table(header, rows)
-    print("\n".join(table.notes))
+    print(visible("\n".join(table.notes)))
 
 
 def plan_table(plan: Plan) -> None:
