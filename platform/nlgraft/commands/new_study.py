@@ -419,7 +419,7 @@ def _groups(corpus: Corpus) -> list[list[int]]:
     first: dict[object, int] = {}
     pairs = [(n, first.setdefault(key, n)) for n, keys in enumerate(_keys(corpus)) for key in keys]
     shape = (len(corpus), len(corpus))
-    links = coo_array(([True] * len(pairs), zip(*pairs, strict=True)), shape)
+    links = coo_array(([True] * len(pairs), tuple(zip(*pairs, strict=True))), shape)
     groups: dict[int, list[int]] = defaultdict(list)
     for example, group in enumerate(connected_components(links, directed=False)[1]):
         groups[group].append(example)
