@@ -75,12 +75,14 @@ def mlflow_pictures(stores: Path) -> None:
     chosen = json.dumps([run.info.run_id for run in cells], separators=(",", ":"))
     with mlflow_server(uri, stores) as address:
         pages = {
-            "runs": "experiments/1/runs",
-            "cells": "experiments/1/runs?viewStateShareKey=cells",
-            "compare": f'compare-runs?runs={chosen}&experiments=["1"]',
+            "runs": "experiments/1/runs?",
+            "cells": "experiments/1/runs?viewStateShareKey=cells&",
+            "compare": f'compare-runs?runs={chosen}&experiments=["1"]&',
         }
         for name, page in pages.items():
-            picture(f"{address}/#/{page}", PICTURES / f"mlflow_{name}.png", _MLFLOW_SIZE)
+            # As the address that a run prints, in MLflow's mode for trainings.
+            shown = f"{address}/#/{page}workflowType=machine_learning"
+            picture(shown, PICTURES / f"mlflow_{name}.png", _MLFLOW_SIZE)
 
 
 def main(stores: Path, site: Path | None = None) -> None:

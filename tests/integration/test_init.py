@@ -12,7 +12,7 @@ from babel import Locale
 from nlgraft import api
 from nlgraft.basics.shipped import system_names
 from nlgraft.basics.wording import duration
-from nlgraft.commands.new_study import SCALES, plan_s
+from nlgraft.commands.new_study import SCALES
 from nlgraft.study.public import Study
 from tests.commands import json_of, nlgraft
 from tests.newcomer_text import newcomer_text, write_lines
@@ -70,8 +70,7 @@ def test_the_study_of_every_system_is_planned_without_a_problem_at_every_scale(p
         assert plan.warnings == []
         assert plan.problems == [] or scale == "gpu"  # which this machine may lack
         assert len(plan.trials) >= 9
-        seconds = plan_s(plan)
-        assert scale == "gpu" or (seconds and f"some {duration(seconds)} on this machine" in done.output)
+        assert scale == "gpu" or f"some {duration(plan.run_s)} on this machine" in done.output
     named = [line.split("  ")[0] for line in done.output.splitlines() if line.startswith("nlgraft ")]
     assert named[:3] == [f"nlgraft plan {system}.yaml", f"nlgraft run {system}.yaml", named[2]]
     nlgraft("validate", f"{system}.yaml")
@@ -209,7 +208,10 @@ def test_sorted_classes_are_divided_in_like_shares_and_equal_lines_stay_together
     write_lines(Path("sorted.txt"), [line for line, _ in examples])
     write_lines(Path("sorted.label"), [label for _, label in examples])
     done = init("vocabulary_transfer", "--source", "sorted.txt", "--label", "sorted.label")
-    assert "1 class of one example stay in train: only" in done.output
+    assert "in train alone, 1 class of one example: only" in done.output
+    masked_lm = Study.from_yaml("vocabulary_transfer.yaml").base["masked_lm"]
+    sizes = [masked_lm[f"{side}_tokenizer"]["vocab_size"] for side in ("upstream", "downstream")]
+    assert sizes[0] < sizes[1]  # of the same text: equal sizes would make equal vocabularies
     folder = "vocabulary_transfer_text"
     splits = {name: sides(folder, name, "source", "label") for name in ("train", "dev", "test")}
     for name, pairs in splits.items():
@@ -228,16 +230,16 @@ def test_sorted_classes_are_divided_in_like_shares_and_equal_lines_stay_together
 def test_own_dev_and_test_files_are_taken_and_leave_train(place, text):
     for name in ("text.en", "text.de"):
         write_lines(Path(f"dev.{name}"), text[name][:30])
-        write_lines(Path(f"test.{name}"), [f"{line} anew" for line in text[name][30:50]])
+        write_lines(Path(f"test.{name}"), [f"{text[name][30]} anew {n}" for n in range(510)])
     options = ["--dev-source", "dev.text.en", "--dev-target", "dev.text.de", "--seeds", "5"]
     done = init(
         "prlm_fusion", *PAIRS, *options, "--test-source", "test.text.en", "--test-target", "test.text.de"
     )
     assert "30 examples of --source stand in dev or test: left out of train" in done.output
-    assert "20 test lines are few" in done.output
+    assert "@minutes scores 500 of 510 test lines" in done.output
     pairs = {name: sides("prlm_fusion_text", name, "source", "target") for name in ("train", "dev", "test")}
     assert sorted(pairs["dev"]) == sorted(zip(text["text.en"][:30], text["text.de"][:30], strict=True))
-    assert len(pairs["test"]) == 20
+    assert len(pairs["test"]) == 510
     assert len(pairs["train"]) == NUM_EXAMPLES - 30
     assert Study.from_yaml("prlm_fusion.yaml").seeds == [1, 2, 3, 4, 5]
 
@@ -261,19 +263,21 @@ def named_alike(language):
         for key, name in getattr(other, table).items()
         if key in getattr(english, table)
     ]
-    return [name for name, _ in pairs], [name for _, name in pairs]
+    # Lines of four names, since lines of fewer words are not for BLEU.
+    sides = ([pair[side] for pair in pairs] for side in (0, 1))
+    lines, english = ([" ".join(names[n : n + 4]) for n in range(0, len(names), 4)] for names in sides)
+    return lines, english
 
 
 def mixed():
     several = [named_alike(language) for language in ("ja", "zh", "ko", "th", "ar", "de")]
-    return [line for lines, _ in several for line in lines[::6]], [
-        line for _, lines in several for line in lines[::6]
-    ]
+    lines, english = ([line for pair in several for line in pair[side][::3]] for side in (0, 1))
+    return lines, english
 
 
 def emoji():
     _, english = named_alike("ja")
-    return [f"{chr(0x1F300 + n % 700)} {chr(0x1F300 + n // 2)}" for n in range(len(english))], english
+    return [f"{chr(0x1F300 + n % 700)} {chr(0x1F300 + n)} x y" for n in range(len(english))], english
 
 
 TEXTS = {
@@ -306,9 +310,19 @@ def test_text_in_every_script_gets_a_study_that_is_valid(place, script):
         names = [f"l{n}" for n in range(len(sources) + 1)] if system == "multi_source" else []
         # It plans every scale.
         init(system, *options, *(option for name in names for option in ("--language", name)))
-        nlgraft("validate", f"{source}.yaml")
+        assert "normalization" not in nlgraft("validate", f"{source}.yaml").output
         study = Study.from_yaml(f"{source}.yaml")
         assert study.objective.metric == decisive
+
+
+def test_short_lines_are_judged_by_chrf_and_a_source_of_several_stands_in_one_split(place, text):
+    write_lines(Path("twice.en"), [*text["text.en"][:200], *text["text.en"][:200]])
+    write_lines(Path("short.de"), [" ".join(line.split()[:2]) for line in text["text.de"]])
+    done = init("multi_source", "--source", "twice.en", "--source", "text.fr", "--target", "short.de")
+    assert "chrF decides" in done.output
+    assert Study.from_yaml("multi_source.yaml").objective.metric == "dev/chrf"
+    lines = [{*sides("multi_source_text", name, "source")} for name in ("train", "dev", "test")]
+    assert sum(map(len, lines)) == len(set.union(*lines))
 
 
 def test_a_vocabulary_below_the_number_of_characters_is_refused_before_the_run(place):

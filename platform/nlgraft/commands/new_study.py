@@ -28,6 +28,7 @@ from nlgraft.study.data.system import System
 from nlgraft.study.public import Study
 from nlgraft.study.reading.documents import resolve_plain
 from nlgraft.text.corpora import Corpus, load_split_files
+from nlgraft.text.corpus_checks import normalization_warning
 from nlgraft.text.corpus_config import FilesConfig, SplitFiles
 from nlgraft.text.files import read_json, without_compression
 from nlgraft.text.tokenizer_config import LEAST_BYTE_TOKENS, LearnedTokenizerConfig, WordTokenizerConfig
@@ -36,14 +37,12 @@ from nlgraft.text.word_tokenizers import required_tokens
 
 SCALES = ("minutes", "evening", "gpu")
 TEMPLATE = "init.yaml.j2"
-_START_S, _TRIAL_S = 15.0, 4.0
-"""Time of Ray's start, and of a small trial's stages that train nothing."""
 _TARGET_S = {"minutes": 900.0, "evening": 4 * 3600.0}
 """Time that all trials of a scale may take on this machine, by a rough estimate."""
 _TRAIN = {"evening": 200_000, "gpu": None}
 _SCORED = {"evening": {"dev": 500, "test": 1000}, "gpu": {"dev": 1000, "test": None}}
 _MOST_TYPES = {"minutes": 1000, "evening": 8000, "gpu": 16_000}
-_EXAMPLES = {"minutes": 1000, "evening": 5000, "gpu": 1_000_000}
+_EXAMPLES = {"minutes": 300, "evening": 1500, "gpu": 1_000_000}
 """Examples for which the templates' steps are meant; fewer get fewer steps."""
 _LEAST_SHARE = 0.05
 _COVERAGES = (0.9995, 0.995, 0.99, 0.98)
@@ -55,10 +54,12 @@ _OBJECTIVES = {"mbart": "denoising", "marian": "translation"}
 _HELD_OUT, _MOST_SHARE = 0.05, {"dev": 0.1, "test": 0.2}
 _LEAST_HELD_OUT, _MOST_HELD_OUT = {"dev": 200, "test": 500}, 2000
 _FEW, _FEW_PAIRS = 500, 10_000
-_DEVIATION = {"label": 45.0, "target": 15.0}
+_DEVIATION = {"accuracy": 45.0, "chrF": 15.0}
 """Standard deviation over lines of the difference of two models, in points: of accuracy where a fifth of the
 lines differs, and of chrF, as of small translators."""
 _UPSTREAM_SHARE = 0.75
+_BLEU_WORDS = 4
+"""Words in a row that BLEU counts, at most."""
 _NUM_NAMED = 5
 _NUM_COUNTED = 20_000
 
@@ -152,7 +153,6 @@ def write_study(
     splits = _split(corpus, "--source", notes, held_out, num_held_out)
     notes += _few_lines(len(splits["test"]), text)
     metric = _metric(splits["dev"])
-    notes += _floor(splits, metric)
     direction = "minimize" if metric == "bits_per_byte" else "maximize"
     language_names = [*languages] or _languages(text)
     try:
@@ -169,7 +169,7 @@ def write_study(
         "languages": language_names,
         "text_paths": [f"text.{language}" for language in dict.fromkeys(language_names)],
         "num_examples": len(splits["train"]),
-        **_vocabularies(splits["train"], pretraining),
+        **_vocabularies(splits, pretraining),
         "least_byte_tokens": LEAST_BYTE_TOKENS,
         "score": _score(splits["dev"], notes),
         "tail": _TAIL.format(metric=f"dev/{metric}", direction=direction, seeds=[*range(1, num_seeds + 1)]),
@@ -182,6 +182,7 @@ def write_study(
         shutil.rmtree(folder)
         out.unlink()
         raise
+    notes += _floor(splits, metric, _num_scored(plans["minutes"]))
     # No template uses all the layouts of the text that were written.
     study = out.read_text("utf-8")
     for path in folder.iterdir():
@@ -194,6 +195,7 @@ _TAIL = """analysis: {{family: claims}}
 objective: {{metric: {metric}, direction: {direction}}}
 seeds: {seeds}                 # more seeds decide smaller differences; the report says how many it takes"""
 _SCHEMA = "study.schema.json"
+_TASKS = {"downstream_corpus", "task_corpus"}
 _HEAD = """# yaml-language-server: $schema={schema}
 # A first study of {system}, written by `nlgraft init`. Edit it freely; then:
 #
@@ -213,7 +215,9 @@ def _metric(dev: Corpus) -> str:
         return "accuracy"
     if dev.target is None:
         return "bits_per_byte"
-    return "bleu" if _bleu_tokenizer(dev) == DEFAULT_TOKENIZERS.bleu else "chrf"
+    num_words = sum(len(line.split()) for line in dev.target)
+    has_words = num_words >= _BLEU_WORDS * len(dev.target)
+    return "bleu" if has_words and _bleu_tokenizer(dev) == DEFAULT_TOKENIZERS.bleu else "chrf"
 
 
 def _claim(metric: str, corpus: str) -> str:
@@ -235,6 +239,8 @@ def _score(dev: Corpus, notes: list[str]) -> str:
         notes.append(
             f"chrF decides: BLEU depends on how words are found ({tokenizer}) in the targets' script"
         )
+    elif _metric(dev) == "chrf":
+        notes.append("chrF decides: BLEU counts four words in a row, which most targets lack")
     try:
         check_bleu_tokenizer(tokenizer)
     except DataError as error:
@@ -247,19 +253,26 @@ def _few_lines(num_lines: int, text: Text) -> list[str]:
     if num_lines >= _FEW:
         return []
     few = f"{num_lines} test lines are few; give more text, or test files with --test-source"
-    role = "label" if text.label else "target"
-    if getattr(text, role) is None:
+    if not (text.label or text.target):
         return [few]
-    least = NormalDist().inv_cdf(0.975) * _DEVIATION[role] / num_lines**0.5
     metric = "accuracy" if text.label else "chrF"
+    least = NormalDist().inv_cdf(0.975) * _DEVIATION[metric] / num_lines**0.5
     return [f"{few}: differences below some {least:.1f} points of {metric} will stay undecided"]
 
 
-def _floor(splits: Mapping[str, Corpus], metric: str) -> list[str]:
+def _num_scored(plan: Plan) -> int:
+    """Count the test lines of a plan's task, of which its limits may take a part."""
+    (task,) = plan.corpora.keys() & _TASKS
+    return plan.corpora[task]["test"]["num_examples"]
+
+
+def _floor(splits: Mapping[str, Corpus], metric: str, num_scored: int) -> list[str]:
     """Say from which score a cell has learned anything, as the report will judge it."""
     from nlgraft.analysis.estimates.trivial import NEAR, Trivial, trivial_texts  # takes .2 s to import
 
-    test, num_lines = splits["test"], len(splits["train"])
+    test, num_lines = _chosen(splits["test"], range(num_scored)), len(splits["train"])
+    is_part = num_scored < len(splits["test"])
+    part = f"; @minutes scores {num_scored:,} of {len(splits['test']):,} test lines, @gpu all"
     if test.labels is not None:
         share = 100 * Counter(test.labels).most_common(1)[0][1] / len(test)
         outputs = [Trivial("the most frequent class for every line", share)]
@@ -271,13 +284,13 @@ def _floor(splits: Mapping[str, Corpus], metric: str) -> list[str]:
     floor = max(outputs, key=lambda trivial: trivial.value)
     note = (
         f"a cell has learned something from test/{metric} {floor.value + NEAR:.1f}: {floor.output}, has "
-        f"{floor.value:.1f}"
+        f"{floor.value:.1f}{part if is_part else ''}"
     )
     if test.labels is None and num_lines < _FEW_PAIRS:
-        note += (
-            f". From {num_lines:,} pairs small models learn short, plain sentences in minutes; others need "
-            "more text or a pretrained model, and longer: see docs/own_text.md"
-        )
+        plain = "small models learn short, plain sentences in minutes; others need"
+        few = "models that begin from nothing learn next to nothing; give"
+        learned = plain if num_lines >= _FEW else few
+        note += f". From {num_lines:,} pairs {learned} more text or a pretrained model: see docs/own_text.md"
     return [note]
 
 
@@ -318,9 +331,7 @@ def _check_options(
     if "language" in takes and languages and len(languages) != num_languages:
         problems.append(f"--language: {len(languages)} given, {num_languages} needed, the target's last")
     if (len(text.sources) > 1) != ("sources" in takes):
-        problems.append(
-            "--source is given once per source, two or more" if "sources" in takes else "one --source"
-        )
+        problems.append(f"--source is given once{' per source, two or more' if 'sources' in takes else ''}")
     if problems:
         listed = ", ".join(_alternatives(group) for group in groups)
         raise DataError(f"{system.name} takes {listed}: {'; '.join(problems)}")
@@ -344,6 +355,8 @@ def _split(
         notes.append(f"{count(num_left_out, 'example')} of {option} stand in dev or test: left out of train")
     if len(train) < _MIN_EXAMPLES:
         raise DataError(f"the text of {option} has {len(train)} examples; give {_MIN_EXAMPLES} or more")
+    if train.labels is not None and len({*train.labels}) > len({*train.sources[0]}):
+        raise DataError("there are more classes than sources: are --source and --label swapped?")
     sizes = {"train": len(train)}
     for split in ("dev", "test"):
         if split not in held_out:
@@ -359,16 +372,14 @@ def _split(
     drawn = {split: _divide(lines, {split: len(lines)})[split] for split, lines in held_out.items()}
     splits = _divide(train, sizes) | drawn
     if min(len(splits[split]) for split in ("dev", "test")) < 10:
-        is_swapped = train.labels is not None and len({*train.labels}) > len({*train.sources[0]})
-        hint = ". There are more classes than sources: are --source and --label swapped?"
         raise DataError(
             f"the {len(train)} examples of {option} have too few different lines: dev and test need "
-            f"some that train lacks{hint if is_swapped else ''}"
+            "some that train lacks"
         )
     class_sizes = Counter(train.labels or [])
     if alone := sorted(label for label, number in class_sizes.items() if number == 1):
         shown = ", ".join(alone[:_NUM_NAMED]) + (", ..." if len(alone) > _NUM_NAMED else "")
-        notes.append(f"{count(len(alone), 'class', 'classes')} of one example stay in train: {shown}")
+        notes.append(f"in train alone, {count(len(alone), 'class', 'classes')} of one example: {shown}")
     return splits
 
 
@@ -378,11 +389,15 @@ def _without(corpus: Corpus, held_out: Mapping[str, Corpus]) -> Corpus:
 
 
 def _keys(corpus: Corpus) -> list[list[object]]:
-    """Name the source and the target of each example; those with a name in common must not be apart."""
-    sources: list[list[object]] = [[("source", *lines)] for lines in zip(*corpus.sources, strict=True)]
-    for keys, line in zip(sources, corpus.target or [], strict=False):
-        keys.append(("target", line))
-    return sources
+    """Name the sources and the target of each example; those with a name in common must not be apart.
+
+    A further source that repeats itself, such as the kind of a text, is no name.
+    """
+    sides = [("target", corpus.target)] if corpus.target else []
+    for number, lines in enumerate(corpus.sources):
+        if len(corpus.sources) == 1 or 2 * len({*lines}) >= len(lines):
+            sides.append((f"source {number}", lines))
+    return [[(name, lines[example]) for name, lines in sides] for example in range(len(corpus))]
 
 
 def _divide(corpus: Corpus, sizes: Mapping[str, int]) -> dict[str, Corpus]:
@@ -491,36 +506,48 @@ def _flow(value: Any) -> str:
     return "null" if value is None else str(value)
 
 
-def _vocabularies(train: Corpus, upstream: Mapping[str, Corpus] | None) -> dict[str, dict[str, Any]]:
+def _vocabularies(
+    splits: Mapping[str, Corpus], upstream: Mapping[str, Corpus] | None
+) -> dict[str, dict[str, Any]]:
     """Choose vocabularies by scale that hold the characters of all text.
 
     Returns:
         ``vocab``: sizes with a piece for each character; ``words``: the same for WordPiece, which has two;
+        ``coarse``: sizes of a vocabulary that cuts the text into smaller pieces;
         ``pieces``: settings of SentencePiece, in which bytes spell rare characters where there are too many.
     """
+    train = splits["train"]
     lines = [*train.text(), *([] if upstream is None else upstream["train"].text())]
-    required = required_pieces(lines, LearnedTokenizerConfig()) + _LEAST_LEARNED
+    config = LearnedTokenizerConfig()
+    references = [line for split in ("dev", "test") for line in splits[split].target or []]
+    if normalization_warning(config.normalization, references):
+        config = LearnedTokenizerConfig(normalization="identity")
+    required = required_pieces(lines, config) + _LEAST_LEARNED
     words = required_tokens(lines, WordTokenizerConfig()) + _LEAST_LEARNED
     sizes = {scale: max(size, required) for scale, size in _vocabulary_sizes(train).items()}
     return {
         "vocab": sizes,
         "words": {scale: max(size, words) for scale, size in sizes.items()},
-        "pieces": {scale: _pieces(lines, size, most=_MOST_TYPES[scale]) for scale, size in sizes.items()},
+        "coarse": {scale: max(size // 4, required - _LEAST_LEARNED // 2) for scale, size in sizes.items()},
+        "pieces": {
+            scale: _pieces(lines, config, size, most=_MOST_TYPES[scale]) for scale, size in sizes.items()
+        },
     }
 
 
-def _pieces(lines: Sequence[str], size: int, most: int) -> str:
+def _pieces(lines: Sequence[str], config: LearnedTokenizerConfig, size: int, most: int) -> str:
     """Write size, coverage and bytes; as few characters as needed are left to bytes."""
+    kept = ", normalization: identity" if config.normalization == "identity" else ""
     if size <= most:
-        return f"vocab_size: {size}"
+        return f"vocab_size: {size}{kept}"
     for coverage in _COVERAGES:
-        config = LearnedTokenizerConfig(character_coverage=coverage, has_byte_fallback=True)
-        required = required_pieces(lines, config) + _LEAST_LEARNED
+        bytes_config = config.model_copy(update={"character_coverage": coverage, "has_byte_fallback": True})
+        required = required_pieces(lines, bytes_config) + _LEAST_LEARNED
         if required <= most or coverage == _COVERAGES[-1]:
             break
     if required >= size:  # too few characters for bytes to pay
-        return f"vocab_size: {size}"
-    return f"vocab_size: {max(required, most)}, character_coverage: {coverage}, has_byte_fallback: true"
+        return f"vocab_size: {size}{kept}"
+    return f"vocab_size: {max(required, most)}, character_coverage: {coverage}, has_byte_fallback: true{kept}"
 
 
 def _vocabulary_sizes(train: Corpus) -> dict[str, int]:
@@ -572,7 +599,7 @@ def _write_fitting(template: str, system: System, values: Mapping[str, Any], out
     for is_shortened in (False, True):  # the second time to see how long the shortened scales take
         out.write_text(_rendered(template, system, values, factors, texts), "utf-8")
         plans = {scale: api.plan(Study.from_yaml(out, [f"@{scale}"])) for scale in SCALES}
-        seconds = {scale: plan_s(plans[scale]) for scale in _TARGET_S}
+        seconds = {scale: plans[scale].run_s for scale in _TARGET_S}
         texts |= {scale: _in_words(scale_s) for scale, scale_s in seconds.items()}
         shares = {
             scale: target / max(target, seconds[scale] or target) for scale, target in _TARGET_S.items()
@@ -582,13 +609,6 @@ def _write_fitting(template: str, system: System, values: Mapping[str, Any], out
         factors |= {scale: factors[scale] * share for scale, share in shares.items()}
     out.write_text(_rendered(template, system, values, factors, texts), "utf-8")
     return plans
-
-
-def plan_s(plan: Plan) -> float | None:
-    """Estimate the time of a planned run on this machine, whose workers share it, in seconds."""
-    if plan.cost_s is None:
-        return None
-    return _START_S + (plan.cost_s + _TRIAL_S * len(plan.trials)) / max(1, plan.max_concurrent or 1)
 
 
 def _in_words(seconds: float | None) -> str:

@@ -157,16 +157,13 @@ def show_studies(studies: Sequence[Mapping[str, Any]]) -> None:
 
 def show_new_study(written: NewStudy) -> None:
     """Print what was written, how long each scale takes, and what to run next."""
-    from nlgraft.commands.new_study import plan_s
-
     examples = ", ".join(f"{number:,} {split}" for split, number in written.num_examples.items())
     click.echo(f"{written.path}: a study; {written.folder}/: its text, {examples}")
     for note in written.notes:
         click.echo(f"  {note}")
     click.echo()
     for scale, plan in written.plans.items():
-        seconds = plan_s(plan)
-        time = "unknown" if seconds is None else f"some {duration(seconds)} on this machine"
+        time = "unknown" if plan.run_s is None else f"some {duration(plan.run_s)} on this machine"
         if plan.study.resources.gpus_per_worker > 0:  # an estimate for this machine would mislead
             time = "a GPU"
         click.echo(f"@{scale:<9}{count(len(plan.trials), 'trial'):>10}  {time}")

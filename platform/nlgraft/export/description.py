@@ -71,7 +71,7 @@ class Description(StrictConfig):
             refuse_special(directory / DESCRIPTION_FILE)
             return cls.model_validate_json((directory / DESCRIPTION_FILE).read_text("utf-8"))
         except (OSError, UnicodeDecodeError, ValidationError) as error:
-            reason = first_problem(error) if isinstance(error, ValidationError) else error
+            reason = first_problem(error) if isinstance(error, ValidationError) else error.args[-1]
             raise DataError(
                 f"{directory}: no model that `nlgraft export` of this version wrote ({reason})"
             ) from error

@@ -9,7 +9,7 @@ from nlgraft.pipeline.manifest import describe_artifact
 from nlgraft.pipeline.stage import Stage, Work
 from nlgraft.pipeline.store import StageCost, TimedRun, text_bytes
 from nlgraft.study.data.study import Resources
-from nlgraft.study.planning.cost import cost_of
+from nlgraft.study.planning.cost import TextSize, cost_of
 
 
 def training(**options):
@@ -29,10 +29,10 @@ def manifest_of(stage, seconds, *, inputs=(), files=None, workers=1):
     [
         ({}, 1.0),
         ({"num_steps": 6000}, 60.0),
-        # 100 steps of 0.02 s and 6 * 1.6e6 * 1000 / 1e11 = 0.096 s
-        ({"tokens_per_step": 3000}, 0.308 / 0.116),
-        ({"num_parameters": 2_000_000}, 0.176 / 0.116),
-        ({"max_workers": 2}, 0.068 / 0.116),
+        # 100 steps of 0.02 s and 6 * 1.6e6 * 1000 / 7e10 = 0.96 / 7 s
+        ({"tokens_per_step": 3000}, 3.02 / 1.1),
+        ({"num_parameters": 2_000_000}, 1.7 / 1.1),
+        ({"max_workers": 2}, 0.62 / 1.1),
     ],
 )
 def test_a_training_is_scaled_by_steps_tokens_weights_and_workers(changes, factor):
@@ -73,7 +73,9 @@ def test_other_stages_are_scaled_by_the_text_of_the_split_that_they_read():
     manifests = {manifest.fingerprint: manifest for manifest in (read, run)}
     costs = {"translation": StageCost(2.3, 1000.0, (TimedRun(run, text_bytes(run, manifests)),))}
     sizes = {"train": 10**6, "dev": 100, "test": 1000}
-    corpora = {corpus.fingerprint: {split: {"target": number} for split, number in sizes.items()}}
+    corpora = {
+        corpus.fingerprint: {split: {"target": TextSize(1, 1, number)} for split, number in sizes.items()}
+    }
     cost = cost_of([(test, 1)], costs, Resources(), corpora)
     assert cost.seconds == pytest.approx(0.3 + 2.0 * 10)
     assert cost.scaled == ("translation",)
@@ -109,7 +111,34 @@ def test_states_take_their_numbers_of_each_token_of_their_stream(precision, sele
         inputs={"encoded": encoded, "encoder": drawn},
         keeps="states",
     )
-    corpora = {corpus.fingerprint: {"train": {"source 0": 6000, "target": 9000}, "dev": {"source 0": 1000}}}
+    sides = {name: TextSize(9, 9, number) for name, number in (("source 0", 6000), ("target", 9000))}
+    corpora = {corpus.fingerprint: {"train": sides, "dev": {"source 0": TextSize(9, 9, 1000)}}}
     cost = cost_of([(states, 2)], {}, Resources(), corpora)
-    assert cost.num_bytes / 2 == pytest.approx(7000 / 3.5 * num_bytes)
+    assert cost.num_bytes / 2 == pytest.approx(7000 / 2.9 * num_bytes)
     assert cost_of([(drawn, 1)], {}, Resources()).num_bytes == 4 * 50_000
+
+
+@pytest.mark.parametrize(
+    ("batch", "num_tokens"),
+    [
+        # a line has 58 bytes of the source and 29 of the target, a token 2.9 with a vocabulary of 1,000
+        ({"batch_sentences": 10}, 150),
+        ({"batch_sentences": 10, "accumulation": 2}, 300),
+        ({"batch_characters": 580}, 210),  # .7 of 20 lines of 29 characters
+        ({"batch_sentences": 500}, 1500),  # there are 100
+        ({"batch_tokens": 700}, 700),
+    ],
+)
+def test_what_a_batch_of_lines_holds_is_counted_in_the_text(batch, num_tokens):
+    corpus = Stage(name="corpus", run="m:f", locations={"corpus": {}})
+    sides = {"source 0": TextSize(100, 2900, 5800), "target": TextSize(100, 1450, 2900)}
+    sides |= {"label": TextSize(100, 100, 100)}
+    trained = Stage(
+        name="trained",
+        run="m:f",
+        config={"train": batch, "model": {"vocab_size": 1000}},
+        inputs={"corpus": corpus},
+        work=Work(100, 700, 1_000_000),
+    )
+    cost = cost_of([(trained, 1)], {}, Resources(), {corpus.fingerprint: {"train": sides}})
+    assert cost.seconds == pytest.approx(100 * (0.02 + 6 * 1.6e6 * num_tokens / 7e10), rel=1e-2)

@@ -205,7 +205,7 @@ def test_trainings_that_no_store_has_are_estimated_from_their_size():
     finetuned = training("finetuned", None, model=transfer)  # as large as what it starts from
     stages = [(upstream, 1), (transfer, 1), (finetuned, 3)]
     cost = cost_of(stages, {}, Resources(cpus_per_worker=2))
-    one_worker_s = 6 * (10**7 + 600_000) * 100 * 1000 / (2 * 1e11)
+    one_worker_s = 6 * (10**7 + 600_000) * 100 * 1000 / (2 * 7e10)
     seconds = 100 * 0.02 + one_worker_s
     assert cost.seconds == pytest.approx(4 * seconds)
     assert cost.num_bytes == 4 * 4 * 10**7
@@ -223,7 +223,7 @@ def test_a_training_of_a_released_model_is_estimated_from_its_weights(tmp_path, 
         file.truncate(4 * 10**7)  # a sparse file
     released = Stage(name="upstream", run="a:b", locations={"checkpoint": str(tmp_path)})
     cost = cost_of([(released, 1), (training("finetuned", None, model=released), 1)], {}, Resources())
-    assert cost.seconds == pytest.approx(100 * (0.02 + 6 * (num_parameters + 600_000) * 1000 / 1e11))
+    assert cost.seconds == pytest.approx(100 * (0.02 + 6 * (num_parameters + 600_000) * 1000 / 7e10))
     assert (cost.estimated, cost.unknown) == (("finetuned",), ("upstream",))
 
 

@@ -7,6 +7,7 @@ asked already, with the same answers, is not entered again.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -490,7 +491,10 @@ class RecordedResults(Results):
     @cached_property
     def _command(self) -> str:
         """The command that would declare the study's questions on fresh test lines."""
-        texts = [path for path, _ in dotted(self.study.data) if path.rpartition(".")[2].startswith("test")]
+        paths = [path for path, _ in dotted(self.study.data) if ".limits." not in path]
+        texts = [match[0] for path in paths if (match := re.match(r"(?:\w+\.)*?test\w*", path))]
+        # What a model is pretrained on may have test lines of its own.
+        texts.sort(key=lambda text: not text.startswith(("downstream.", "task.")))
         return f"nlgraft register {self.study.name} data.{next(iter(texts), 'test')}=..."
 
     @cached_property

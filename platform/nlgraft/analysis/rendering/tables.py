@@ -61,7 +61,7 @@ def comparison_notes(compared: Compared, alpha: float) -> list[str]:
         *_equal_within(compared),
         *_family(compared),
         *scopes(compared),
-        *(f"{', '.join(labels)}: {note}." for note, labels in notes.items()),
+        *(f"{', '.join(labels)}: {note}{'' if note[-1] in '.?' else '.'}" for note, labels in notes.items()),
     ]
 
 

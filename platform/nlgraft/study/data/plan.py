@@ -13,6 +13,9 @@ from nlgraft.pipeline.stage import StageGraph
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.study import Study
 
+_START_S, _TRIAL_S = 30.0, 4.0
+"""Time of Ray's start and of the report, and of a small trial's stages that train nothing."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class SweepTrial:
@@ -95,6 +98,13 @@ class Plan:
         """Replicates and search trials."""
         return len(self.trials) + self.num_search_trials
 
+    @property
+    def run_s(self) -> float | None:
+        """Estimate the time of the run, whose trials share the machine, in seconds; None when unknown."""
+        if self.cost_s is None:
+            return None
+        return _START_S + (self.cost_s + _TRIAL_S * self.num_trials) / (self.max_concurrent or 1)
+
     def facts(self) -> list[tuple[str, str]]:
         """Return name and value of each number of the plan, for people."""
         planned = self.stages["planned"]
@@ -118,6 +128,8 @@ class Plan:
         basis = measured if self.is_cost_measured else "rough estimate"
         if self.cost_s is not None:
             rows.append((f"worker time, {basis}", duration(self.cost_s)))
+            if self.cost_s and self.max_concurrent and self.run_s:
+                rows.append((f"run, {basis}", duration(self.run_s)))
             if hours := self.study.budget_hours(self.cost_s):
                 rows.append((f"budget, {basis}", hours_of_budget(hours)))
         if self.disk_bytes is not None:

@@ -22,9 +22,9 @@ from nlgraft.text.files import expand, read_json
 _BYTES_PER_WEIGHT = 4
 _FLOP = 6
 """Per parameter and token: two forward, four backward (Kaplan et al. 2020, section 2.1)."""
-_FLOPS_PER_CPU = 1e11
-"""A core: between 7e10 (benchmarks/results/2026-11-22.md: 1,390 tokens/s of 7.6 million parameters) and
-1.2e11, to which the CPU time of five trainings of .2 to 3.8 million parameters fits within 15 %."""
+_FLOPS_PER_CPU = 7e10
+"""A core: 7e10 in benchmarks/results/2026-11-22.md (1,390 tokens/s of 7.6 million parameters) and in
+docs/first_hours.md (Zen 3, two trials at once); up to 1.2e11 with AVX-512."""
 _BESIDE_WEIGHTS = 600_000
 """Parameters that would take as long as what a token costs beside the weights: attention, losses, norms."""
 _FLOPS_PER_GPU = 3e13
@@ -36,8 +36,8 @@ _START_S = 0.3
 """Time of a stage that reads almost nothing."""
 _CALLS = 2_000_000
 """Parameters that would take as long as the calls of a small model that reads or writes text."""
-_TEXT_BYTES_PER_TOKEN = 3.5
-"""Of European languages: 2.3 with vocabularies of some hundred pieces, 4.5 with English and BERT's."""
+_FILLED = 0.7
+"""Share of a budget of characters that padding leaves."""
 _WIDTH = {"d_model", "hidden_size", "n_embd", "dim"}
 _DEPTH = {"num_layers", "num_hidden_layers", "n_layer", "n_layers"}
 """Settings of ours, and what checkpoints of transformers call them."""
@@ -47,8 +47,16 @@ _ALIKE = 0.05
 """Logarithm of the ratio up to which sizes count as the same."""
 
 
-Corpora = Mapping[str, Mapping[str, Mapping[str, int]]]
-"""Bytes of text by the fingerprint of a corpus, split and role."""
+class TextSize(NamedTuple):
+    """Size of the lines of one role."""
+
+    num_lines: int
+    num_characters: int
+    num_bytes: int
+
+
+Corpora = Mapping[str, Mapping[str, Mapping[str, TextSize]]]
+"""Text by the fingerprint of a corpus, split and role."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +191,7 @@ def _text_bytes(stage: Stage, corpora: Corpora, roles: Collection[str] = ()) -> 
             split = stage.config.get("split")
             for name, by_role in splits.items():
                 if split in (None, name):
-                    total += sum(by_role[role] for role in by_role if not roles or role in roles)
+                    total += sum(by_role[role].num_bytes for role in by_role if not roles or role in roles)
     return total
 
 
@@ -200,8 +208,34 @@ def estimated_cost(
     parameters = _num_parameters(stage)
     if not parameters:
         return None
-    seconds = _training_s(replace(stage.work, num_parameters=parameters), resources, None)
-    return seconds or 0.0, _BYTES_PER_WEIGHT * parameters
+    tokens = _tokens_of_text(stage, corpora or {}) or stage.work.tokens_per_step
+    work = replace(stage.work, num_parameters=parameters, tokens_per_step=tokens)
+    return _training_s(work, resources, None) or 0.0, _BYTES_PER_WEIGHT * parameters
+
+
+def _tokens_of_text(stage: Stage, corpora: Corpora) -> int | None:
+    """Estimate the tokens of a batch that is counted in sentences or characters, from the text itself."""
+    train, corpus = stage.config.get("train"), stage.inputs.get("corpus")
+    if corpus is None or not isinstance(train, Mapping):
+        return None
+    by_role = corpora.get(corpus.fingerprint, {}).get("train", {})
+    sides = [side for role, side in by_role.items() if role != "label"]
+    if not sides:
+        return None
+    num_lines, number = sides[0].num_lines, train.get("batch_sentences")
+    if characters := train.get("batch_characters"):
+        number = _FILLED * characters * num_lines / max(side.num_characters for side in sides)
+    if number is None:
+        return None
+    # Encoder and decoder have half of the weights each; several sources pass through one encoder.
+    side_bytes = sum(side.num_bytes for side in sides) / min(2, len(sides)) / num_lines
+    num_tokens = min(num_lines, number) * side_bytes / _bytes_per_token(stage)
+    return round(num_tokens * train.get("accumulation", 1))
+
+
+def _bytes_per_token(stage: Stage) -> float:
+    """Estimate the bytes of a token: 1.8 to 3 of vocabularies of 300 to 1,000 pieces, 4.5 of BERT's."""
+    return max(1.0, 1.1 * math.log10(_largest(stage, {"vocab_size"}) or 1000) - 0.4)
 
 
 def _states_cost(stage: Stage, resources: Resources, corpora: Corpora) -> tuple[float, float] | None:
@@ -210,7 +244,7 @@ def _states_cost(stage: Stage, resources: Resources, corpora: Corpora) -> tuple[
     text_bytes = _text_bytes(encoded, corpora, set(encoded.config["streams"].values()))
     if text_bytes is None:
         return None
-    num_tokens = text_bytes / _TEXT_BYTES_PER_TOKEN
+    num_tokens = text_bytes / _bytes_per_token(encoded)
     selection = stage.config["selection"]
     depth = selection["num_last"] or _largest(encoder, _DEPTH)
     per_token = _largest(encoder, _WIDTH) * (1 if selection["kind"] == "index" else depth)

@@ -19,6 +19,7 @@ from nlgraft.study.data.study import Search, Study
 from nlgraft.study.data.system import SEARCH_SPLITS, Findings
 from nlgraft.study.planning.cost import (
     Cost,
+    TextSize,
     capacity_problems,
     cost_of,
     gpu_notes,
@@ -102,7 +103,7 @@ def plan(
     with looking_below(study.mirror):
         # The size of a training is estimated from its released weights.
         texts = {
-            key: {split: _bytes_by_role(corpus) for split, corpus in splits.items()}
+            key: {split: _text_sizes(corpus) for split, corpus in splits.items()}
             for key, splits in data.read.items()
         }
         cost = cost_of([*to_do, *stages.future], durations, study.resources, texts)
@@ -207,8 +208,11 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join([*names[:_NUM_NAMED], *(["..."] if len(names) > _NUM_NAMED else [])])
 
 
-def _bytes_by_role(corpus: Corpus) -> dict[str, int]:
-    return {role: sum(len(line.encode()) + 1 for line in lines) for role, lines in corpus.streams().items()}
+def _text_sizes(corpus: Corpus) -> dict[str, TextSize]:
+    return {
+        role: TextSize(len(lines), sum(map(len, lines)), sum(len(line.encode()) + 1 for line in lines))
+        for role, lines in corpus.streams().items()
+    }
 
 
 def _looks_note(study: Study, num_cells: int) -> list[str]:

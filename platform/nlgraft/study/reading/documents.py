@@ -86,7 +86,8 @@ def _file_beside(path: Path) -> str:
     name, _, scale = path.name.partition("@")
     if scale and path.with_name(name).is_file():
         return f". A scale is an argument of its own: {path.with_name(name)} @{scale}"
-    siblings = {sibling.stem: sibling.name for sibling in sorted(path.parent.glob(f"*{path.suffix}"))}
+    kinds = ("*.yaml", f"*{path.suffix}")
+    siblings = {sibling.stem: sibling.name for kind in kinds for sibling in sorted(path.parent.glob(kind))}
     near = difflib.get_close_matches(path.stem, siblings, n=1)
     return f". Did you mean '{siblings[near[0]]}'?" if near else ""
 
