@@ -36,7 +36,7 @@ UNREAD = {
         "ignore_aliases", "no_wrap", "post_processor",
     },
     "CTranslate2 reads what is set on its specification": {
-        "layer_norm_epsilon", "bos_token", "eos_token", "decoder_start_token", "scale_embeddings", "gamma",
+        "layer_norm_epsilon", "bos_token", "eos_token", "decoder_start_token", "scale_embeddings",
     },
     "fingerprints of stored translations, scores, plans and trainings hold them": {
         "engine", "dev_precision", "norm_match", "distillation_reduction", "distillation_align",

@@ -9,8 +9,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -114,8 +115,7 @@ class Perturber:
         num_chars = len(boundaries) + 1
         if num_chars < rates.min_split_chars or draw() >= rates.split:
             return []
-        tok = self.vocabulary.tokens[identity]
-        assert tok is not None
+        tok = self.vocabulary.token(identity)
         cuts: list[int] = []
         for index, offset in enumerate(boundaries):
             previous = cuts[-1] if cuts else 0
@@ -139,8 +139,7 @@ class Perturber:
             if end == start + 1:
                 changed.append(ids[start])
             else:
-                toks = [tok for i in ids[start:end] if (tok := self.vocabulary.tokens[i]) is not None]
-                changed.append(self._known(merge_toks(toks)))
+                changed.append(self._known(merge_toks([*map(self.vocabulary.token, ids[start:end])])))
             start = end
         return changed
 
@@ -160,17 +159,16 @@ NUM_REMEMBERED = 2**17
 """New tokens whose similar tokens are remembered: the frequent ones come in every batch."""
 
 
-class ChangedSide:
+class ChangedSide(Perturber):
     """A side of the text whose words are split and merged.
 
     Attributes:
-        perturber: Splits and merges.
         table: Name of its embedding table; sides that share a table share the vocabulary.
         similar: Finds the similar tokens of a new token.
     """
 
     def __init__(self, vocabulary: Vocabulary, rates: SegmentationRates, table: str, cap: int | None) -> None:
-        self.perturber = Perturber(vocabulary, rates)
+        super().__init__(vocabulary, rates)
         self.table = table
         self.similar = lru_cache(NUM_REMEMBERED)(SimilarTokens(vocabulary, cap).of)
 
@@ -185,7 +183,7 @@ class BatchNumbering:
     def ids(self, name: str, tokens: Sequence[int | Tok]) -> list[int]:
         """Number the tokens of a sentence."""
         side = self._sides[name]
-        numbers, size = self._numbers[side.table], len(side.perturber.vocabulary)
+        numbers, size = self._numbers[side.table], len(side.vocabulary)
         return [
             size + numbers.setdefault(token, len(numbers)) if isinstance(token, Tok) else token
             for token in tokens
@@ -241,7 +239,7 @@ class ChangedData(ABC):
         self, side: str, row: int, epoch: int, ids: Sequence[int], is_kept: Sequence[bool] = ()
     ) -> ChangedSentence:
         """Perturb a sentence of a side for an epoch; one that would become too long is left unchanged."""
-        perturber = self._sides[side].perturber
+        perturber = self._sides[side]
         changed = perturber.perturb(ids, generator_for(self._seed, "perturb", side, epoch, row), is_kept)
         if self._max_tokens is not None and len(changed.tokens) > max(self._max_tokens, len(ids)):
             return ChangedSentence([*ids], perturber.words(ids))
@@ -273,11 +271,13 @@ class ChangedPairs(ChangedData):
         for name, side in self._sides.items():
             plain = {row: self._streams[name][row].tolist() for row in rows.tolist()}
             sentences = [self.change(name, row, epoch, ids) for row, ids in plain.items()]
-            changed[name] = [numbering.ids(name, sentence.tokens) for sentence in sentences]
-            begin, end = (len(ids) for ids in self._around(name))
+            before, after = self._around(name)
+            changed[name] = [
+                [*before, *numbering.ids(name, sentence.tokens), *after] for sentence in sentences
+            ]
             # what the decoder predicts last is no input of its own
-            around = {"num_before": begin, "num_after": end - (name == "decoder")}
-            original_words[name] = _word_numbers([*map(side.perturber.words, plain.values())], **around)
+            around = {"num_before": len(before), "num_after": len(after) - (name == "decoder")}
+            original_words[name] = _word_numbers([*map(side.words, plain.values())], **around)
             changed_words[name] = _word_numbers([sentence.words for sentence in sentences], **around)
         return ChangedBatch(
             original, self._changed(original, changed), numbering.new_tokens(), original_words, changed_words
@@ -291,17 +291,13 @@ class ChangedPairs(ChangedData):
         return (view.target_start, *view.target.prefix), view.target.suffix
 
     def _changed(self, original: Batch, changed: Mapping[str, list[list[int]]]) -> Batch:
-        sources, target_input, target_output = original.sources, original.target_input, original.target_output
-        whole = {}
-        for side, rows in changed.items():
-            before, after = self._around(side)
-            whole[side] = [[*before, *row, *after] for row in rows]
-        if (rows := whole.get("encoder")) is not None:
-            sources = [Tokens.from_lists(rows)]
-        if (rows := whole.get("decoder")) is not None:
-            target_input = Tokens.from_lists([row[:-1] for row in rows])
-            target_output = Tokens.from_lists([row[1:] for row in rows]).ids
-        return Batch(sources, target_input, target_output, original.contexts)
+        parts: dict[str, Any] = {}
+        if "encoder" in changed:
+            parts["sources"] = [Tokens.from_lists(changed["encoder"])]
+        if "decoder" in changed:
+            parts["target_input"] = Tokens.from_lists([row[:-1] for row in changed["decoder"]])
+            parts["target_output"] = Tokens.from_lists([row[1:] for row in changed["decoder"]]).ids
+        return replace(original, **parts)
 
 
 class ChangedLines(ChangedData):
@@ -362,7 +358,7 @@ class ChangedLines(ChangedData):
 
     def _line(self, row: int, epoch: int, numbering: BatchNumbering) -> _ChangedLine:
         """Perturb a line, number and mask its new tokens, and reapply the line's own masks."""
-        line, perturber = self._masker.line(row, epoch), self._sides[SIDE].perturber
+        line, perturber = self._masker.line(row, epoch), self._sides[SIDE]
         sentence = self.change(SIDE, row, epoch, line.tokens, line.is_predicted)
         words = perturber.words(line.tokens)
         kept = {word for word, is_predicted in zip(words, line.is_predicted, strict=True) if is_predicted}

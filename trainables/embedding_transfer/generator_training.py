@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from nlgraft.nn.batch import Batch, Tokens
+from nlgraft.nn.batch import Batch, Movable, Tokens
 from nlgraft.nn.masked_lm_models import MaskedBatch, MaskedLM
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.stages.run.exchange_stages import TABLES
@@ -124,7 +124,8 @@ def generator_method(name: str, generator: EmbeddingGenerator, table_VD: Tensor)
     return Method(name=name, produce=produce, source="Liu et al. (2021), eq. 2 and 3")
 
 
-class NewTokens(NamedTuple):
+@dataclass(frozen=True)
+class NewTokens(Movable):
     """Out-of-vocabulary tokens of a batch, with their similar tokens.
 
     Attributes:
@@ -135,13 +136,9 @@ class NewTokens(NamedTuple):
     members: Tensor
     relations: Tensor
 
-    def to(self, device: torch.device | str) -> NewTokens:
-        """Move to a device."""
-        return NewTokens(self.members.to(device), self.relations.to(device))
-
 
 @dataclass(frozen=True)
-class ChangedBatch:
+class ChangedBatch(Movable):
     """A batch in two segmentations: the original one, and one that contains out-of-vocabulary tokens.
 
     Attributes:
@@ -160,21 +157,6 @@ class ChangedBatch:
     original_words: Mapping[str, Tensor]
     changed_words: Mapping[str, Tensor]
     compared: Mapping[str, Tensor] = field(default_factory=dict)
-
-    def to(self, device: torch.device | str) -> ChangedBatch:
-        """Move to a device."""
-
-        def moved(parts: Mapping[str, Any]) -> dict[str, Any]:
-            return {name: part.to(device) for name, part in parts.items()}
-
-        return ChangedBatch(
-            self.original.to(device),
-            self.changed.to(device),
-            moved(self.new_tokens),
-            moved(self.original_words),
-            moved(self.changed_words),
-            moved(self.compared),
-        )
 
 
 class Reading(NamedTuple):
@@ -269,7 +251,7 @@ class FrozenMaskedLM(FrozenModel):
 
     def states(self, batch: MaskedBatch) -> Mapping[str, Tensor]:
         """Compute the states of the lines, [B, T, D]."""
-        return {SIDE: self.model(batch.without_labels())[0]}
+        return {SIDE: self.model.states(batch.tokens)}
 
     def forward(self, batch: MaskedBatch) -> Reading:
         """Read lines and predict masked tokens."""

@@ -12,6 +12,7 @@ from torch import Tensor
 from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.artifact import write_metrics
 from nlgraft.evaluation.scores import Score
+from nlgraft.nn.context_config import BiLMConfig, ContextConfig, PoolingConfig, UniLMConfig
 from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.run.exchange_stages import write_plans
@@ -119,7 +120,7 @@ def _data(
     if settings.masking is not None:
         assert settings.new_mask_rate is not None
         (side,) = sides.values()
-        masker = Masker(encoded, MaskingIds.of(side.perturber.vocabulary), settings.masking, seed)
+        masker = Masker(encoded, MaskingIds.of(side.vocabulary), settings.masking, seed)
         return ChangedLines(masker, batch_tokens, settings.new_mask_rate, side, max_tokens)
     if settings.masked_spans is not None:
         # monolingual text has one tokenizer; its spans are masked once, and only the segmentation varies from
@@ -215,29 +216,22 @@ def independent_config(
     Returns:
         The configuration.
     """
-    document: dict[str, Any] = config.model_dump()
-    contexts: dict[str, Mapping[str, Any]] = {}
+    sizes = config.model_dump(include={"d_model", "num_heads", "ffn_dim", "dropout"})
+    contexts: dict[str, ContextConfig] = {}
+    changes: dict[str, Any] = {"contexts": contexts}
     for side, name, size in zip(("encoder", "decoder"), ("source", "target"), vocab_sizes, strict=True):
         if side not in sides:
             continue
-        contexts[f"{name}_layers"] = _layers(config, side, size, num_layers)
+        kind = BiLMConfig if side == "encoder" else UniLMConfig
+        contexts[f"{name}_layers"] = ContextConfig(
+            encoder=kind(vocab_size=size, num_layers=num_layers, **sizes),
+            pooling=PoolingConfig(kind="output"),
+            is_frozen=False,
+            # our two-tower encoder expects an end token on both sides of every sentence
+            prepend_id=EOS if side == "encoder" else None,
+        )
         # the small encoder scales its own table; scaling its output again would be twice
-        document |= {f"{name}_context": f"{name}_layers", f"has_{name}_scale": False}
+        changes |= {f"{name}_context": f"{name}_layers", f"has_{name}_scale": False}
     tying = "none" if "decoder" in sides else config.tying
-    document |= {"contexts": contexts, "tying": "decoder" if tying == "all" else tying}
-    return TransformerConfig(**document)
-
-
-def _layers(config: TransformerConfig, side: str, vocab_size: int, num_layers: int) -> dict[str, Any]:
-    encoder = {
-        "kind": "bi_lm" if side == "encoder" else "uni_lm",
-        "vocab_size": vocab_size,
-        "d_model": config.d_model,
-        "num_layers": num_layers,
-        "num_heads": config.num_heads,
-        "ffn_dim": config.ffn_dim,
-        "dropout": config.dropout,
-    }
-    context = {"encoder": encoder, "pooling": {"kind": "output"}, "is_frozen": False}
-    # our two-tower encoder expects an end token on both sides of every sentence
-    return context | ({"prepend_id": EOS} if side == "encoder" else {})
+    changes["tying"] = "decoder" if tying == "all" else tying
+    return TransformerConfig(**dict(config) | changes)

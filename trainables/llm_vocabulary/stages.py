@@ -365,9 +365,6 @@ def encode_pairs(context: StageContext) -> None:
     """Encode prompts and targets of all splits; sources and targets that are too long are cut and counted."""
     settings, inputs = ENCODED_PAIRS.read(context)
     tokenizer = open_tokenizer(inputs.tokenizer / TOKENIZER_FILE)
-    # Settings stored in the file would cut and pad lines.
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
     ends = LineEnds.of(load_vocabulary(inputs.tokenizer))
     report = {}
     for directory in sorted(path for path in inputs.corpus.iterdir() if path.is_dir()):

@@ -180,7 +180,7 @@ class LanguageModelsConfig(StrictConfig):
     """Language model of the target; must be left-to-right, since the decoder must not see future tokens."""
 
     def _problems(self) -> Iterator[str]:
-        if not self.target.model.is_causal:
+        if self.target.model.kind != "uni_lm":
             yield (f"target.model.kind is {self.target.model.kind}, which sees the future; use uni_lm")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 from nlgraft.nn.checkpoint_files import LanguagePlace
 from nlgraft.pipeline.stage import Stage, StageGraph
@@ -33,6 +33,7 @@ from nlgraft.stages.shared_kinds import CorpusInputs, EncodeSettings
 from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
 from nlgraft.text.corpus_config import Split
 from nlgraft.training.train_config import (
+    ALL_LEARNED,
     LearnedParameters,
     ParameterGroup,
     Side,
@@ -206,12 +207,12 @@ class _Trial:
         view = self.view(phase.draws or self.config.read_sources)
         if len(view.sources) > 1:  # output length is limited by whichever source is drawn
             view = view.model_copy(update={"is_one_source_drawn": True, "length_source": None})
-        settings = self._settings(phase, self.upstream).model_copy(
-            update={
-                "model": None if self.upstream else self.config.model.transformer(),
-                "view": view,
-                "metric_prefix": "single_source" if self.config.multi_source else "",
-            }
+        settings = self._settings(
+            phase,
+            self.upstream,
+            model=None if self.upstream else self.config.model.transformer(),
+            view=view,
+            metric_prefix="single_source" if self.config.multi_source else "",
         )
         return pieces.train("single_source", self.text, settings, seed=self.seed, start=self.upstream)
 
@@ -224,24 +225,25 @@ class _Trial:
             return self.single_source
         start = self.single_source or self.upstream
         wiring = self.config.wiring()
-        settings = self._settings(phase, start).model_copy(
-            update={
-                "model": None if start else self.config.model.transformer(**wiring),
-                "extension": wiring if start else {},
-                "carry": CarrySettings(fresh=(NEW,) if start else ()),
-                "view": self.view(self.config.read_sources),
-            }
+        is_new = start is not None and self.config.sources.has_new_parameters
+        settings = self._settings(
+            phase,
+            start,
+            model=None if start else self.config.model.transformer(**wiring),
+            extension=wiring if start else {},
+            carry=CarrySettings(fresh=(NEW,) if start else ()),
+            view=self.view(self.config.read_sources),
+            learned=_learned(phase) if is_new else ALL_LEARNED,
         )
-        if start and self.config.sources.has_new_parameters:
-            settings = settings.model_copy(update={"learned": _learned(phase)})
         return pieces.train("multi_source", self.text, settings, seed=self.seed, start=start)
 
-    def _settings(self, phase: PhaseConfig, start: Stage | None) -> TrainSettings:
+    def _settings(self, phase: PhaseConfig, start: Stage | None, **settings: Any) -> TrainSettings:
         return TrainSettings(
             train=phase.train,
             num_bleu_sentences=phase.num_bleu_sentences,
             sampling_alpha=self.config.tokenizer.sampling_alpha,
             report_steps=(0,) if start else (),
+            **settings,
         )
 
     # --- scores -----------------------------------------------------------------------------------------
@@ -297,12 +299,11 @@ class _Trial:
         further: Mapping[str, Stage] | None = None,
     ) -> Stage:
         has_documents = self.config.documents != "apart" and not prefix
-        settings = pieces.score_settings(self.config.score).model_copy(
-            update={
-                "has_documents": has_documents,
-                "metric_prefix": prefix,
-                "max_tokens": None if trained is None else self.config.data.max_tokens,
-            }
+        settings = pieces.score_settings(
+            self.config.score,
+            has_documents=has_documents,
+            metric_prefix=prefix,
+            max_tokens=None if trained is None else self.config.data.max_tokens,
         )
         inputs = ScoreInputs(
             corpus=corpus,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import timeit
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
@@ -12,7 +12,6 @@ import torch
 from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.artifact import write_metrics
 from nlgraft.evaluation.scores import Score
-from nlgraft.nn.masked_lm_models import Classifier
 from nlgraft.nn.modes import synchronize
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.run.text_stages import read_encoded
@@ -196,18 +195,12 @@ def measure_speed(context: StageContext) -> None:
         batch = data.batch(rows[:: max(1, len(rows) // LINES)][:LINES]).to(context.device)
         for task, run in tasks.items():
             name = f"{task}/lines_per_s.length_{group}"
-            value = len(batch.classes) / _fastest_s(lambda run=run, batch=batch: run(batch), model)
-            scores[name] = Score(value, len(batch.classes), "maximize", signature)
+
+            def timed(run: Callable[[LabelledBatch], None] = run, batch: LabelledBatch = batch) -> None:
+                run(batch)
+                synchronize(context.device)
+
+            # The first run warms up.
+            _, *seconds = timeit.repeat(timed, number=1, repeat=1 + BATCHES)
+            scores[name] = Score(len(batch.classes) / min(seconds), len(batch.classes), "maximize", signature)
     write_metrics(context.directory, scores)
-
-
-def _fastest_s(run: Callable[[], None], model: Classifier) -> float:
-    """Return the time of the fastest run in seconds, after one warm-up run."""
-    device = next(model.parameters()).device
-    seconds = []
-    for _ in range(1 + BATCHES):
-        began_s = time.perf_counter()
-        run()
-        synchronize(device)
-        seconds.append(time.perf_counter() - began_s)
-    return min(seconds[1:])

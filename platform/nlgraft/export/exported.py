@@ -20,7 +20,7 @@ from nlgraft.nn.model import Seq2Seq
 from nlgraft.stages.run.text_stages import open_tokenizer
 from nlgraft.stages.run.translation_stages import encoded_inputs, last_sentence, search
 from nlgraft.stages.seq2seq_graph import TranslateSettings
-from nlgraft.text.corpora import Corpus
+from nlgraft.text.corpora import Corpus, first_words
 from nlgraft.text.files import refuse_special
 from nlgraft.text.word_tokenizers import TOKENIZER_FILE, encode_words
 from nlgraft.training.classification_training import LabelledData, class_probabilities, read_classifier
@@ -125,7 +125,7 @@ class ExportedModel:
 
     def _corpus(self, columns: Sequence[Sequence[str]]) -> Corpus:
         max_words = self._description.max_source_words
-        cut = [[_first_words(line, max_words) for line in column] for column in columns]
+        cut = [[first_words(line, max_words) for line in column] for column in columns]
         if self.separator is not None:
             return Corpus([[self.separator.join(parts) for parts in zip(*cut, strict=True)]])
         indices = [int(role.removeprefix("source ")) for role in self.columns]
@@ -154,11 +154,6 @@ def _export_errors(directory: Path) -> Iterator[None]:
     except (StoreError, SafetensorError, OSError, RuntimeError, LookupError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise DataError(f"{directory}: files are missing or damaged ({reason}); export it again") from error
-
-
-def _first_words(line: str, max_words: int | None) -> str:
-    words = [] if max_words is None else line.split()
-    return " ".join(words[:max_words]) if max_words is not None and len(words) > max_words else line
 
 
 def open_predictor(directory: Path) -> Predictor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from nlgraft.export.model_directory import Forms, write_directory
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.study.reading.documents import masked, write_yaml
 from nlgraft.study.reading.resolving import resolve_cell
+from nlgraft.text.files import refuse_used, written_at_once
 
 
 @dataclass(frozen=True)
@@ -72,18 +72,12 @@ def write_export(
         StoreError: An artifact is missing or damaged.
     """
     assert result.store is not None, "results that are read have a store"
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise DataError(f"--out {out}: is there already and not empty; give another directory")
+    refuse_used(out)
     choice = choose(result, cell, seed)
-    target = out.absolute()
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as outer:
-            partial = Path(outer) / target.name
-            partial.mkdir()
+        with written_at_once(out) as partial:
             description, forms = write_directory(choice.graph, result.store, partial)
             write_card(choice, description.task, description.columns, forms, partial)
-            partial.replace(target)
     except OSError as error:
         raise DataError(f"--out {out}: cannot be written ({error}); give another directory") from error
     return Export(out, choice, description, forms)

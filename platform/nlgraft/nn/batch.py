@@ -5,9 +5,10 @@ Shape letters: B sentences, T tokens of a sequence, J target tokens, L layers, H
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor
@@ -73,8 +74,25 @@ class Tokens:
         return Tokens(self.ids[rows_B, :width], valid[:, :width], layers)
 
 
+class Movable:
+    """A dataclass of tensors and tokens, or of lists and mappings of them; they move to a device together."""
+
+    def to(self, device: torch.device | str) -> Self:
+        """Move to a device."""
+        moved = {name: _moved(part, device) for name, part in vars(self).items()}
+        return replace(cast("Any", self), **moved)
+
+
+def _moved(part: Any, device: torch.device | str) -> Any:
+    if isinstance(part, Mapping):
+        return {name: _moved(inner, device) for name, inner in part.items()}
+    if isinstance(part, list):
+        return [_moved(inner, device) for inner in part]
+    return part.to(device, non_blocking=True) if isinstance(part, Tensor) else part.to(device)
+
+
 @dataclass(frozen=True)
-class Batch:
+class Batch(Movable):
     """Training examples.
 
     Attributes:
@@ -88,15 +106,6 @@ class Batch:
     target_input: Tokens
     target_output: Tensor
     contexts: dict[str, Tokens] = field(default_factory=dict)
-
-    def to(self, device: torch.device | str) -> Batch:
-        """Move to a device."""
-        return Batch(
-            [source.to(device) for source in self.sources],
-            self.target_input.to(device),
-            self.target_output.to(device, non_blocking=True),
-            {name: tokens.to(device) for name, tokens in self.contexts.items()},
-        )
 
 
 def truncate_middle(tokens: Tokens, max_tokens: int) -> Tokens:

@@ -108,11 +108,6 @@ class UniLMConfig(_LanguageModelSizes):
     kind: Literal["uni_lm"] = "uni_lm"
     """Kind of encoder."""
 
-    @property
-    def is_causal(self) -> bool:
-        """True: a left-to-right model never sees the future."""
-        return True
-
 
 class BiLMConfig(_LanguageModelSizes):
     """Our own two-tower bi-directional language model (Edunov et al. 2019; Baevski et al. 2019)."""
@@ -131,11 +126,6 @@ class BiLMConfig(_LanguageModelSizes):
             return towers + 2 * self.d_model**2
         return towers + 4 * self.d_model**2 + 2 * self.d_model * self.ffn_dim
 
-    @property
-    def is_causal(self) -> bool:
-        """False: the backward tower sees the future."""
-        return False
-
 
 class OwnEmbeddingsConfig(StrictConfig):
     """The model's own source embeddings, with their positions, in place of a pretrained encoder.
@@ -149,11 +139,6 @@ class OwnEmbeddingsConfig(StrictConfig):
     width: int = Field(ge=1)
     """Width of the states. If the model's differs, a fixed random map with orthogonal rows or columns
     converts between them."""
-
-    @property
-    def is_causal(self) -> bool:
-        """False: the whole source is read."""
-        return False
 
 
 LanguageModelConfig = Annotated[UniLMConfig | BiLMConfig, Field(discriminator="kind")]

@@ -55,7 +55,7 @@ class LanguageModelLayer(nn.Module):
         memory = memory if cache is None else cache.append(memory)
         attended = self.attention(query, [memory], is_causal=is_causal)
         x_RTD = self.attention_residual.leave(x_RTD, attended)
-        return self.ffn_residual.leave(x_RTD, self.ffn(self.ffn_residual.enter(x_RTD)))
+        return self.ffn_residual.around(x_RTD, self.ffn)
 
 
 class Predictions(NamedTuple):
@@ -180,7 +180,7 @@ class Combiner(nn.Module):
         towers_BSD = torch.cat([ahead_BTD, back_BTD], dim=1)
         memory = self.attention.project_states(towers_BSD, mask_BTS[:, None], present_BT)
         x_BTD = self.dropout(self.attention(before_BTD + after_BTD, [memory]))
-        return self.ffn_residual.leave(x_BTD, self.ffn(self.ffn_residual.enter(x_BTD)))
+        return self.ffn_residual.around(x_BTD, self.ffn)
 
 
 def neighbours(left_BTD: Tensor, right_BTD: Tensor, valid_BT: Tensor) -> tuple[Tensor, Tensor]:

@@ -6,6 +6,7 @@ Shape letters: B sentences, R rows = B x hypotheses, T positions, D model width.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import cast
 
 import torch
@@ -23,6 +24,11 @@ def feed_forward(config: TransformerConfig) -> FeedForward:
     return FeedForward(config.d_model, config.ffn_dim, config.activation, config.activation_dropout)
 
 
+def attention(config: TransformerConfig) -> Attention:
+    """Build the attention of one of the model's own layers."""
+    return Attention(config.d_model, config.num_heads, config.attention_dropout)
+
+
 def residual(config: TransformerConfig) -> Residual:
     """Build the residual connection of one of the model's own layers."""
     return Residual(config.d_model, config.norm, config.dropout, eps=config.norm_eps)
@@ -33,10 +39,8 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, config: TransformerConfig, fusion: Fusion) -> None:
         super().__init__()
-        self.attention = Attention(config.d_model, config.num_heads, config.attention_dropout)
-        self.attention_residual = residual(config)
-        self.ffn = feed_forward(config)
-        self.ffn_residual = residual(config)
+        self.attention, self.attention_residual = attention(config), residual(config)
+        self.ffn, self.ffn_residual = feed_forward(config), residual(config)
         self.fusion = fusion
 
     def forward(self, x: Memory, contexts: Sequence[Memory]) -> Tensor:
@@ -58,26 +62,22 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, config: TransformerConfig, fusion: Fusion) -> None:
         super().__init__()
-        self.attention = Attention(config.d_model, config.num_heads, config.attention_dropout)
-        self.attention_residual = residual(config)
-        self.cross_attention = Attention(config.d_model, config.num_heads, config.attention_dropout)
+        self.attention, self.attention_residual = attention(config), residual(config)
+        self.cross_attention = attention(config)
         self.cross_residual = residual(config)
         num_further = config.num_sources - 1 if config.cross_attention == "serial" else 0
-        self.further_attentions = nn.ModuleList(
-            Attention(config.d_model, config.num_heads, config.attention_dropout) for _ in range(num_further)
-        )
+        self.further_attentions = nn.ModuleList(attention(config) for _ in range(num_further))
         self.further_residuals = nn.ModuleList(residual(config) for _ in range(num_further))
-        self.ffn = feed_forward(config)
-        self.ffn_residual = residual(config)
+        self.ffn, self.ffn_residual = feed_forward(config), residual(config)
         self.fusion = fusion
 
     def project(self, bank: Sequence[Memory], contexts: Sequence[Memory]) -> LayerMemory:
         """Compute the keys and values of the encoder's bank and of each branch's context."""
         attentions: list[Attention] = [self.cross_attention] * len(bank)
-        for index, attention in enumerate(self._further()[: len(bank) - 1], start=1):
-            attentions[index] = attention
+        for index, further in enumerate(self._further()[: len(bank) - 1], start=1):
+            attentions[index] = further
         return LayerMemory(
-            [attention.project(memory) for attention, memory in zip(attentions, bank, strict=True)],
+            [reader.project(memory) for reader, memory in zip(attentions, bank, strict=True)],
             self.fusion.project(contexts),
         )
 
@@ -120,10 +120,10 @@ class DecoderLayer(nn.Module):
         return self.fusion.at("ffn_norm", self.ffn_residual.leave(middle, fed), flows)
 
     def _attend_further(self, x_RTD: Tensor, memories: Sequence[KeyValue]) -> Tensor:
-        for attention, connection, memory in zip(
+        for further, connection, memory in zip(
             self._further(), cast("Iterable[Residual]", self.further_residuals), memories, strict=False
         ):
-            y_RTD = connection.leave(x_RTD, attention(connection.enter(x_RTD), [memory]))
+            y_RTD = connection.around(x_RTD, partial(further, memories=[memory]))
             x_RTD = _where_present(memory, y_RTD, x_RTD)
         return x_RTD
 
@@ -171,7 +171,8 @@ class FineLayer(nn.Module):
         """Refine every source, A^(i-1) to A^i, each [B, T, D]; ``coarse`` holds the coarse encoder's R."""
         attended = [self.attend_self(memory) for memory in bank]
         crossed = [self._attend_others(attended, coarse, k) for k in range(len(bank))]
-        return [m.with_states(self._feed(x)) for m, x in zip(bank, crossed, strict=True)]
+        fed = [self.ffn_residual.around(x_BTD, self.ffn) for x_BTD in crossed]
+        return [memory.with_states(x_BTD) for memory, x_BTD in zip(bank, fed, strict=True)]
 
     def attend_self(self, x: Memory) -> Memory:
         """Apply self-attention within a source (B_k of Eq. 11)."""
@@ -195,9 +196,6 @@ class FineLayer(nn.Module):
         attended = self.cross_attention(self.cross_residual.enter(x_BTD), [memory])
         return self.cross_residual.leave(x_BTD, attended)
 
-    def _feed(self, x_BTD: Tensor) -> Tensor:
-        return self.ffn_residual.leave(x_BTD, self.ffn(self.ffn_residual.enter(x_BTD)))
-
 
 class FFNAdapter(nn.Module):
     """A residual FFN block; its norm has no parameters, so that its size is that of the paper's Table 5."""
@@ -214,7 +212,7 @@ class FFNAdapter(nn.Module):
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """Transform each position, [B, T, D]."""
-        return self.residual.leave(x_BTD, self.ffn(self.residual.enter(x_BTD)))
+        return self.residual.around(x_BTD, self.ffn)
 
 
 class FineEncoder(nn.Module):

@@ -205,6 +205,10 @@ class Residual(nn.Module):
         total = x_BTD + self.dropout(y_BTD)
         return total if self.output_norm is None else self.output_norm(total)
 
+    def around(self, x_BTD: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        """Run a sublayer with which no other flow is merged, [B, T, D]."""
+        return self.leave(x_BTD, sublayer(self.enter(x_BTD)))
+
 
 def zero(linear: nn.Linear) -> None:
     """Set the weights of a sublayer's last projection to zero, so that it contributes nothing at first."""

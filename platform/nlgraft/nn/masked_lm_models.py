@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nlgraft.nn.batch import Tokens
+from nlgraft.basics.errors import DataError
+from nlgraft.nn.batch import Movable, Tokens
 from nlgraft.nn.conversion.encoders import PredictionHead
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import BertConfig, ClassifierConfig
@@ -31,7 +32,7 @@ TRANSFORMERS_TYPES = "BERT, RoBERTa, DistilBERT, ELECTRA or ModernBERT type"
 
 
 @dataclass(frozen=True)
-class MaskedBatch:
+class MaskedBatch(Movable):
     """Lines with masked tokens.
 
     Attributes:
@@ -57,14 +58,6 @@ class MaskedBatch:
         """Number of predicted positions of each line, int64 [B]."""
         return (self.labels != NOT_PREDICTED).sum(1)
 
-    def without_labels(self) -> MaskedBatch:
-        """Take the labels away: the model then runs its body alone."""
-        return MaskedBatch(self.tokens, torch.full_like(self.labels, NOT_PREDICTED))
-
-    def to(self, device: torch.device | str) -> MaskedBatch:
-        """Move to a device."""
-        return MaskedBatch(self.tokens.to(device), self.labels.to(device))
-
 
 class MaskedLM(nn.Module, ABC):
     """A model that predicts masked tokens; its head runs where a token is predicted, and nowhere else.
@@ -82,6 +75,22 @@ class MaskedLM(nn.Module, ABC):
         Returns:
             Last hidden states [B, T, D], and logits [M, V] of the predicted positions, line by line.
         """
+
+    def states(self, tokens: Tokens) -> Tensor:
+        """Read lines [B, T] without predicting anything: last hidden states [B, T, D]."""
+        return self(MaskedBatch(tokens, torch.full_like(tokens.ids, NOT_PREDICTED)))[0]
+
+    def refuse_longer(self, longest: int) -> None:
+        """Refuse lines for which the model has no positions; ``longest`` counts no begin and end.
+
+        Raises:
+            DataError: The longest has more tokens.
+        """
+        if self.max_tokens is not None and longest > self.max_tokens:
+            raise DataError(
+                f"the text has lines of {longest} tokens, the model positions for {self.max_tokens} beside "
+                f"begin and end; set data.max_tokens to at most {self.max_tokens}"
+            )
 
     @property
     @abstractmethod
@@ -251,7 +260,7 @@ class Classifier(nn.Module):
         probe = Tokens.from_lists([[i % len(body.input_table) for i in (5, 6, 5)]])
         with torch.no_grad():
             # Measured, since configurations name the width differently from one architecture to the next.
-            width = self._states(probe).shape[2]
+            width = body.states(probe).shape[2]
         layers: list[nn.Module] = [nn.Linear(width, width), nn.Tanh()] if config.has_hidden_layer else []
         self.head = nn.Sequential(*layers, nn.Dropout(config.dropout), nn.Linear(width, num_classes))
         for layer in self.head:
@@ -259,13 +268,10 @@ class Classifier(nn.Module):
                 nn.init.normal_(layer.weight, std=0.02)
                 nn.init.zeros_(layer.bias)
         if config.is_body_trained:
-            freeze_unused(body, lambda: self._states(probe))
+            freeze_unused(body, lambda: body.states(probe))
         else:
             body.requires_grad_(False)
         self.train(self.training)
-
-    def _states(self, tokens: Tokens) -> Tensor:
-        return self.body(MaskedBatch(tokens, torch.full_like(tokens.ids, NOT_PREDICTED)))[0]
 
     def train(self, mode: bool = True) -> Classifier:
         """Set the mode of everything but a frozen body."""
@@ -277,7 +283,7 @@ class Classifier(nn.Module):
     def forward(self, tokens: Tokens) -> Tensor:
         """Compute the logits of the classes, [B, C]."""
         with nullcontext() if self.config.is_body_trained else torch.no_grad():
-            states_BTD = self._states(tokens)
+            states_BTD = self.body.states(tokens)
         if self.config.pooling == "first":
             return self.head(states_BTD[:, 0])
         # Every line has begin and end, so the count is never zero.

@@ -303,7 +303,7 @@ class TransformerConfig(LayersConfig):
         for name in named - {None, *self.contexts}:
             yield f"'{name}' is no context of the model; it has {', '.join(self.contexts) or 'none'}"
         target = self.contexts.get(self.target_context or "")
-        if target and not target.encoder.is_causal:
+        if target and target.encoder.kind != "uni_lm":
             yield (
                 f"target_context '{self.target_context}' with a bi-directional encoder "
                 f"({target.encoder.kind}): it would see the future; use a causal one"

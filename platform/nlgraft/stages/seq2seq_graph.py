@@ -208,16 +208,13 @@ def train_inputs(
     contexts: ContextStages | None = None,
 ) -> TrainInputs[Stage]:
     """Name the inputs of a training on encoded text."""
-    contexts = contexts or ContextStages()
     return TrainInputs(
         encoded=text.encoded,
         corpus=text.corpus,
         tokenizers=text.tokenizers,
         start=start,
         architecture=architecture,
-        encoders=contexts.encoders,
-        states=contexts.states,
-        means=contexts.means,
+        **vars(contexts or ContextStages()),
     )
 
 
@@ -292,8 +289,8 @@ def translate(name: str, model: Stage, text: EncodedText, split: str, decoding: 
     """Translate a split of a corpus, with sources truncated as in training."""
     sides = (*decoding.view.sources, *decoding.view.contexts.values())
     settings = TranslateSettings(
-        # Field by field: a dump would turn parts of the settings into dictionaries.
-        **{name: getattr(decoding, name) for name in DecodingSettings.model_fields},
+        # Not a dump, which would turn parts of the settings into dictionaries.
+        **dict(decoding),
         split=split,
         streams={side.stream: text.settings.streams[side.stream] for side in sides},
         max_tokens=text.settings.max_tokens,
@@ -346,16 +343,17 @@ def scores(
         trained=trained,
         further={**(further or {}), **extracts, **learned_scores(score, text.corpus, translations)},
     )
-    settings = score_settings(score).model_copy(update={"max_tokens": text.settings.max_tokens})
+    settings = score_settings(score, max_tokens=text.settings.max_tokens)
     return SCORE.stage("scores", settings, inputs)
 
 
-def score_settings(score: ScoreConfig) -> ScoreSettings:
-    """Take the measures of a system's config."""
+def score_settings(score: ScoreConfig, **settings: Any) -> ScoreSettings:
+    """Take the measures of a system's config; ``settings`` are further fields."""
     return ScoreSettings(
         metrics=score.metrics,
         bleu_tokenizer=score.bleu_tokenizer,
         rouge_tokenizer=score.rouge_tokenizer,
+        **settings,
     )
 
 

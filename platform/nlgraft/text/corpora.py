@@ -293,7 +293,7 @@ def _select(
     if num_cut:
         _LOG.warning("%s: %d lines truncated to %d characters", split, num_cut, config.max_line_chars)
     if config.max_source_words is not None:
-        streams, num_long = _first_words(streams, config.max_source_words)
+        streams, num_long = _shortened(streams, config.max_source_words)
         _LOG.info("%s: %d sources truncated to %d words", split, num_long, config.max_source_words)
         num_cut += num_long
     keep = _kept(config.keep, streams)
@@ -328,14 +328,18 @@ def _useless(corpus: Corpus, *, is_trained_on: bool) -> Iterator[str]:
             yield f"all {len(corpus)} examples have the same {side}, {line!r}; give text that differs"
 
 
-def _first_words(streams: dict[str, Sequence[str]], most: int) -> tuple[dict[str, Sequence[str]], int]:
+def _shortened(streams: dict[str, Sequence[str]], most: int) -> tuple[dict[str, Sequence[str]], int]:
     num_long, cut = 0, dict(streams)
     for role in (role for role in streams if role.startswith("source ")):
         num_long += sum(len(line.split()) > most for line in streams[role])
-        cut[role] = spooled(
-            line if len(words := line.split()) <= most else " ".join(words[:most]) for line in streams[role]
-        )
+        cut[role] = spooled(first_words(line, most) for line in streams[role])
     return cut, num_long
+
+
+def first_words(line: str, most: int | None) -> str:
+    """Truncate a line to so many words between white space; None, or fewer words: it stays as it is."""
+    words = line.split()
+    return line if most is None or len(words) <= most else " ".join(words[:most])
 
 
 def _kept(rule: WordRule | None, streams: Mapping[str, Sequence[str]]) -> bytes:

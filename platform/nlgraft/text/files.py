@@ -28,6 +28,7 @@ from typing import IO, Annotated, Any, cast, overload
 from pydantic import AfterValidator, ValidationInfo
 
 from nlgraft.basics.errors import DataError
+from nlgraft.basics.wording import is_inside
 
 
 def _resolved(path: str, info: ValidationInfo) -> str:
@@ -301,9 +302,47 @@ def read_json(path: Path) -> dict[str, Any]:
     return data
 
 
+def read_index(path: Path) -> dict[str, Any]:
+    """Read the index of weights in several files; its ``weight_map`` names the file of each tensor.
+
+    Raises:
+        DataError: It is none, or names a file outside its directory, where nothing may be read or written.
+    """
+    index = read_json(path)
+    if not isinstance(index.get("weight_map"), dict):
+        raise DataError(f"{path}: not an index of weights (weight_map); download it again")
+    foreign = sorted(str(name) for name in index["weight_map"].values() if not is_inside(name))
+    if foreign:
+        raise DataError(f"{path}: {foreign[0]!r} is no file of this directory; download the checkpoint again")
+    return index
+
+
 def write_json(path: Path, document: Any) -> None:
     """Write a value as JSON that people can read, in UTF-8."""
     path.write_text(json.dumps(document, ensure_ascii=False, indent=1) + "\n", "utf-8")
+
+
+def refuse_used(directory: Path) -> None:
+    """Refuse to write into a directory that is not empty.
+
+    Raises:
+        DataError: It exists and is not empty, or is a file.
+    """
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise DataError(f"{directory}: exists and is not empty; give another directory or remove it")
+
+
+@contextmanager
+def written_at_once(target: Path) -> Iterator[Path]:
+    """Yield a directory to write into that replaces ``target`` (missing or empty) whole, or not at all."""
+    target = target.absolute()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as outer:
+        inner = Path(outer) / target.name
+        inner.mkdir()
+        yield inner
+        # Within one file system this is atomic, so nobody sees half a directory; an empty one gives way.
+        inner.replace(target)
 
 
 def _open_named_pipe(path: str, flags: int) -> int:

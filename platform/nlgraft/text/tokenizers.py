@@ -57,13 +57,15 @@ class Tokenizer(ABC):
         """Apply the normalisation to lines, so that hypotheses and references can be compared."""
         return [*lines]
 
-    @abstractmethod
     def id(self, piece: str) -> int:
         """Return the id of a piece.
 
         Raises:
             DataError: There is no such piece.
         """
+        if piece not in self.pieces:
+            raise DataError(f"{self.path.name}: no piece {piece!r} among {self.vocab_size}")
+        return self.pieces.index(piece)
 
 
 def parse_sentencepiece(content: bytes) -> Any:
@@ -265,17 +267,6 @@ class SentencePiece(Tokenizer):
     def decode(self, ids: list[list[int]]) -> list[str]:
         """Turn ids into text without special tokens other than UNK; an empty list is an empty line."""
         return self._model.decode(ids)
-
-    def id(self, piece: str) -> int:
-        """Return the id of a piece.
-
-        Raises:
-            DataError: There is no such piece.
-        """
-        piece_id: int = self._model.piece_to_id(piece)
-        if piece_id == UNK and piece != SPECIAL_PIECES[UNK]:
-            raise DataError(f"{self.path.name}: no piece {piece!r} among {self.vocab_size}")
-        return piece_id
 
 
 def normalised(normalizer: Any, lines: Sequence[str]) -> list[str]:

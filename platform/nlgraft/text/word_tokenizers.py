@@ -92,17 +92,6 @@ class _JsonTokenizer(Tokenizer):
         """
         return self._model.decode_batch(ids, skip_special_tokens=True)
 
-    def id(self, piece: str) -> int:
-        """Return the id of a piece.
-
-        Raises:
-            DataError: There is no such piece.
-        """
-        piece_id = self._model.token_to_id(piece)
-        if piece_id is None:
-            raise DataError(f"{self.path.name}: no piece {piece!r} among {self.vocab_size}")
-        return piece_id
-
 
 class WordPiece(_JsonTokenizer):
     """A WordPiece tokenizer with special ids as in ``SentencePiece``.

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.inputs import pack
-from nlgraft.nn.batch import Tokens
+from nlgraft.nn.batch import Movable, Tokens
 from nlgraft.nn.modes import evaluating
 from nlgraft.nn.transformers_lms import TransformersCausalLM
 from nlgraft.text.batches import LengthBatches, Ragged
@@ -160,7 +160,7 @@ class PackedText(LineBatches):
 
 
 @dataclass(frozen=True)
-class PromptedTokens:
+class PromptedTokens(Movable):
     """Sequences of a prompt that is read and a target that is predicted.
 
     Attributes:
@@ -170,10 +170,6 @@ class PromptedTokens:
 
     tokens: Tokens
     num_read: torch.Tensor
-
-    def to(self, device: torch.device | str) -> PromptedTokens:
-        """Move to a device."""
-        return PromptedTokens(self.tokens.to(device), self.num_read.to(device))
 
 
 class Prompted:

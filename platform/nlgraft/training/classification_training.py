@@ -17,7 +17,7 @@ from torch import Tensor
 from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.classification import evaluate_probabilities
 from nlgraft.evaluation.scores import Evaluation
-from nlgraft.nn.batch import Tokens
+from nlgraft.nn.batch import Movable, Tokens
 from nlgraft.nn.masked_lm_models import Classifier, MaskedLM, load_checkpoint
 from nlgraft.nn.model_config import ClassifierConfig
 from nlgraft.nn.modes import evaluating, seeded
@@ -37,7 +37,7 @@ BODY = "body"
 
 
 @dataclass(frozen=True)
-class LabelledBatch:
+class LabelledBatch(Movable):
     """Lines and their classes.
 
     Attributes:
@@ -47,10 +47,6 @@ class LabelledBatch:
 
     tokens: Tokens
     classes: Tensor
-
-    def to(self, device: torch.device | str) -> LabelledBatch:
-        """Move to a device."""
-        return LabelledBatch(self.tokens.to(device), self.classes.to(device, non_blocking=True))
 
 
 class LabelledData(LineData[LabelledBatch]):

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nlgraft.evaluation.inputs import pack
-from nlgraft.nn.batch import Tokens
+from nlgraft.nn.batch import Movable, Tokens
 from nlgraft.nn.transformers_lms import TransformersCausalLM
 from nlgraft.text.batches import Ragged
 from nlgraft.training.losses import Loss
@@ -42,17 +42,13 @@ def text_sizes(vocabulary: Vocabulary) -> IntArray:
 
 
 @dataclass(frozen=True)
-class ContextBatch:
+class ContextBatch(Movable):
     """Contexts in the old and the new segmentation, and masks of their edges [B, T], as many in both."""
 
     old: Tokens
     new: Tokens
     is_old_edge: Tensor
     is_new_edge: Tensor
-
-    def to(self, device: torch.device | str) -> ContextBatch:
-        """Move to a device."""
-        return ContextBatch(*(part.to(device) for part in vars(self).values()))
 
 
 class Segmented:

@@ -413,6 +413,12 @@ class NormReport:
     num_not_finite: int
 
     @property
+    def summary(self) -> str:
+        """Old and new medians in one line."""
+        medians = ", ".join(f"{kind} {norm:.3g}" for kind, norm in self.medians.items())
+        return f"median row norms: old {self.old_median:.3g}; new: {medians}"
+
+    @property
     def warnings(self) -> list[str]:
         """Remarks on unusual norms; averages shrink norms (two orthogonal unit rows: 0.707)."""
         messages = [

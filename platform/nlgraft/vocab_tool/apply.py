@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from nlgraft.basics.errors import DataError
-from nlgraft.text.files import write_json
+from nlgraft.text.files import refuse_used, write_json, written_at_once
 from nlgraft.vocab.surgery.exchange import (
     TensorRows,
     count_embedding_parameters,
@@ -53,8 +53,6 @@ from nlgraft.vocab_tool.checks import disagreeing_ids
 from nlgraft.vocab_tool.plan_exchange import (
     EXCHANGE_RECORD,
     TOKENIZER_DIRECTORY,
-    refuse_used,
-    written_at_once,
 )
 
 SENTENCE_ENCODER_FILES = (
@@ -100,17 +98,16 @@ class Applied:
 
     def to_json(self) -> dict[str, Any]:
         """Convert the result to JSON values."""
-        return asdict(self) | {"notes": list(self.notes)}
+        return asdict(self)
 
     def to_text(self) -> str:
         """Format the result for reading."""
-        medians = ", ".join(f"{kind} {norm:.3g}" for kind, norm in self.norms.medians.items())
         return "\n".join(
             [
                 f"{self.model}, {self.method}, sides: {self.sides}",
                 f"  rows {self.old_rows} -> {self.new_rows}",
                 f"  vocabulary parameters {self.old_parameters} -> {self.new_parameters}",
-                f"  median row norms: old {self.norms.old_median:.3g}; new: {medians}",
+                f"  {self.norms.summary}",
                 f"saved: {self.out}",
             ]
         )

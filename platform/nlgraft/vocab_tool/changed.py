@@ -11,13 +11,13 @@ from typing import Any
 import tokenizers
 
 from nlgraft.basics.errors import DataError
-from nlgraft.text.files import read_json
+from nlgraft.text.files import read_json, refuse_used, written_at_once
 from nlgraft.vocab.tokenizers.directories import copy_settings, find_tokenizer
 from nlgraft.vocab.tokenizers.encoding import count_tokens, open_tokenizer
 from nlgraft.vocab.tokenizers.extension import check_extensible, learn_extension
 from nlgraft.vocab.tokenizers.pruning import prune_tokenizer
 from nlgraft.vocab.tokenizers.tokenizer_json import read_ids, tokens_by_id
-from nlgraft.vocab_tool.plan_exchange import read_text, refuse_used, written_at_once
+from nlgraft.vocab_tool.plan_exchange import read_text
 from nlgraft.vocab_tool.plan_report import TextReport
 
 
@@ -60,7 +60,7 @@ def _write(
         written = directory / "tokenizer.json"
         written.write_text(json.dumps(document, ensure_ascii=False), "utf-8")
         copy_settings(source, directory, new_ids)
-        new = tokenizers.Tokenizer.from_file(str(written))
+        new = open_tokenizer(written)
     text = TextReport.of(lines, count_tokens(old, lines), count_tokens(new, lines))
     return ChangedTokenizer(str(out), old.get_vocab_size(), new.get_vocab_size(), text)
 

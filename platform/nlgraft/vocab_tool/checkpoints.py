@@ -21,8 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from nlgraft.basics.errors import DataError
-from nlgraft.basics.wording import is_inside
-from nlgraft.text.files import read_json
+from nlgraft.text.files import read_index
 from nlgraft.vocab.surgery.exchange import (
     fill,
     find_vocabulary_tensors,
@@ -55,7 +54,7 @@ def load_checkpoint(directory: str | Path) -> Any:
     config, model_type = _class_of(directory)
     for name in (INDEX, OLD_INDEX):
         if (Path(directory) / name).is_file():
-            _read_index(Path(directory) / name)
+            read_index(Path(directory) / name)
     try:
         model, info = model_type.from_pretrained(directory, dtype="auto", output_loading_info=True)
     except Exception as error:  # an old file of weights is a pickle: damaged, it may raise anything
@@ -229,25 +228,8 @@ def _files(directory: Path) -> tuple[dict[str, str], dict[str, Any] | None]:
             return dict.fromkeys(file.keys(), SINGLE), None
     if not (directory / INDEX).is_file():
         raise DataError(f"{directory}: no weights in safetensors ({SINGLE} or {INDEX})")
-    index = _read_index(directory / INDEX)
+    index = read_index(directory / INDEX)
     return dict(index["weight_map"]), index
-
-
-def _read_index(path: Path) -> dict[str, Any]:
-    """Read the index of weights in several files.
-
-    Raises:
-        DataError: It is none, or names a file outside its directory, where nothing may be read or written.
-    """
-    try:
-        index = read_json(path)
-        names = set(dict(index["weight_map"]).values())
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path}: not an index of weights ({error})") from error
-    foreign = sorted(str(name) for name in names if not is_inside(name))
-    if foreign:
-        raise DataError(f"{path}: {foreign[0]!r} is no file of this directory; fetch the checkpoint again")
-    return index
 
 
 def _empty_model(directory: Path) -> Any:

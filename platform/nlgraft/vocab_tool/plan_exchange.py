@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from nlgraft.basics.errors import DataError
-from nlgraft.text.files import read_json, read_lines
+from nlgraft.text.files import read_json, read_lines, refuse_used, written_at_once
 from nlgraft.vocab.methods.building import build_plan, donor_rows
 from nlgraft.vocab.methods.interface import Method, PlanChoices, PlanMaterial, TokenVectors
 from nlgraft.vocab.methods.registry import find_method
@@ -227,11 +226,15 @@ def plan_transfer(request: PlanRequest, out: Path | None = None) -> Planned:
             _vectors(request, method, ids, len(vocabulary), rows) if method.vectors else None
             for ids, vocabulary in zip(encoded or ((), ()), (old, new), strict=True)
         ]
+        donor = None
+        if request.donor is not None:
+            tokens = load_vocabulary(find_tokenizer(request.donor))
+            donor = donor_rows(new, tokens, _embedding_rows(request.donor))
         material = PlanMaterial(
             old_rows=rows,
             old_vectors=learned[0] if method.needs_old_vectors else None,
             new_vectors=learned[1],
-            donor=None if request.donor is None else _donor(request.donor, new),
+            donor=donor,
         )
         choices = PlanChoices(cap=request.cap, seed=request.seed)
         plan = build_plan(old, new, method, choices, material)
@@ -307,10 +310,6 @@ def _embedding_rows(model: str) -> Array:
     return embedding_rows(model)
 
 
-def _donor(name: str, new: Vocabulary) -> TokenVectors:
-    return donor_rows(new, load_vocabulary(find_tokenizer(name)), _embedding_rows(name))
-
-
 def _vectors(
     request: PlanRequest, method: Method, ids: Sequence[Sequence[int]], size: int, rows: Array | None
 ) -> TokenVectors:
@@ -332,27 +331,3 @@ TOKENIZER_DIRECTORY = "tokenizer"
 EXCHANGE_RECORD = "vocabulary_exchange.json"
 """What an exchange found in the configurations, in a checkpoint's directory: settings whose tokens the new
 vocabulary lacks, and tokens in a role that the old tokenizer gave to others already."""
-
-
-def refuse_used(directory: Path) -> None:
-    """Refuse to write into a directory that is not empty.
-
-    Raises:
-        DataError: It exists and is not empty, or is a file.
-    """
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise DataError(f"{directory}: exists and is not empty; give another directory or remove it")
-
-
-@contextmanager
-def written_at_once(target: Path) -> Iterator[Path]:
-    """Yield a directory to write into that replaces ``target`` (missing or empty) whole, or not at all."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as outer:
-        inner = Path(outer) / target.name
-        inner.mkdir()
-        yield inner
-        if target.exists():
-            target.rmdir()
-        # Within one file system a rename is atomic, so nobody sees half a directory.
-        inner.rename(target)

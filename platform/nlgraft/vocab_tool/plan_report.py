@@ -29,7 +29,7 @@ Encoded = Sequence[Sequence[int]]
 NUM_REASONS = 8
 """Reasons listed in the text report; the JSON has all."""
 NUM_LISTED = 10
-"""Special tokens listed likewise."""
+"""Special tokens listed likewise, and rows described in words."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class PlanReport:
 
     def to_json(self) -> dict[str, Any]:
         """Convert the report to JSON values."""
-        return asdict(self) | {"worst": list(self.worst)}
+        return asdict(self)
 
     @property
     def warnings(self) -> list[str]:
@@ -173,8 +173,7 @@ class PlanReport:
             )
         lines += [f"  {count:>8}  {reason}" for reason, count in [*self.reasons.items()][:NUM_REASONS]]
         if self.norms is not None:
-            medians = ", ".join(f"{kind} {norm:.3g}" for kind, norm in self.norms.medians.items())
-            lines.append(f"  median row norms: old {self.norms.old_median:.3g}; new: {medians}")
+            lines.append(f"  {self.norms.summary}")
             lines += [f"  warning: {warning}" for warning in self.norms.warnings]
         lines += [f"  ! {line}" for line in self.worst]
         return "\n".join(lines)
@@ -187,7 +186,6 @@ def report_plan(
     encoded: tuple[Encoded, Encoded] | None = None,
     norms: NormReport | None = None,
     specials: SpecialTokens | None = None,
-    num_worst: int = 10,
 ) -> PlanReport:
     """Summarise a plan.
 
@@ -197,8 +195,6 @@ def report_plan(
         encoded: The lines under the old and the new tokenizer; needed with text.
         norms: Row norms, if a model was given.
         specials: Special tokens that were appended or are lost.
-        num_worst: Number of rows to describe in words: those of the worst provenance first, and with text the
-            most frequent ones.
     """
     kinds = plan.provenance
     is_text = np.isin(kinds, [int(k) for k in (Provenance.SPECIAL, Provenance.GAP)], invert=True)
@@ -209,6 +205,7 @@ def report_plan(
         np.bincount(np.array([i for line in ids for i in line], dtype=np.int64), minlength=size)
         for ids, size in zip(encoded or ((), ()), sizes, strict=True)
     )
+    # With text, of one provenance the most frequent first.
     doubtful = [
         row for kind in WORST_FIRST for row in sorted(plan.rows(kind).tolist(), key=lambda row: -counts[row])
     ]
@@ -222,8 +219,12 @@ def report_plan(
         unused_old=float((~read[real]).mean()) if real.any() else 0.0,
         text=TextReport.of(text, old_counts, counts) if text else None,
         norms=norms,
-        reasons=_count_reasons(plan),
-        worst=tuple(_describe(plan, row, int(counts[row])) for row in doubtful[:num_worst]),
+        # Reasons quote tokens, so each would be a reason of its own.
+        reasons=dict(Counter(re.sub(r"'.*'", "...", reason) for reason in plan.reasons).most_common()),
+        worst=tuple(
+            plan.describe(row) + (f" [{counts[row]} times in the text]" if counts[row] else "")
+            for row in doubtful[:NUM_LISTED]
+        ),
         lost_roles={
             role: plan.old_surfaces[identity]
             for role, identity in plan.old_roles.items()
@@ -237,15 +238,3 @@ def name_some(tokens: Sequence[str], most: int = 5) -> str:
     """Name the first tokens, and how many more there are."""
     more = f" and {len(tokens) - most} more" if len(tokens) > most else ""
     return ", ".join(tokens[:most]) + more
-
-
-def _describe(plan: TransferPlan, row: int, count: int) -> str:
-    times = f" [{count} times in the text]" if count else ""
-    return f"{plan.describe(row)}{times}"
-
-
-def _count_reasons(plan: TransferPlan) -> dict[str, int]:
-    """Count the rows by reason, most frequent first, ignoring the tokens that reasons quote."""
-    # Reasons quote tokens, so each would be a reason of its own.
-    counts = Counter(re.sub(r"'.*'", "...", reason) for reason in plan.reasons)
-    return dict(counts.most_common())

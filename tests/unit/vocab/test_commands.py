@@ -8,12 +8,13 @@ from safetensors.torch import load_file
 from transformers import AutoTokenizer, BertModel, GPT2Config, GPT2LMHeadModel
 
 from nlgraft.basics.errors import DataError
+from nlgraft.text.files import written_at_once
 from nlgraft.vocab.methods.building import build_plan
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab_tool.apply import apply_plan, padding_multiple
 from nlgraft.vocab_tool.checkpoints import load_checkpoint
 from nlgraft.vocab_tool.checks import verify_checkpoint
-from nlgraft.vocab_tool.plan_exchange import PlanRequest, plan_transfer, read_text, written_at_once
+from nlgraft.vocab_tool.plan_exchange import PlanRequest, plan_transfer, read_text
 from tests.tensors import differing
 from tests.tiny_architectures import bert_config
 

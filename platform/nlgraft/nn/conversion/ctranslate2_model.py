@@ -14,7 +14,7 @@ from nlgraft.basics.errors import ContractError
 from nlgraft.nn.attention import Attention
 from nlgraft.nn.embedding import InputLayer, TableEmbedding
 from nlgraft.nn.layers import DecoderLayer, EncoderLayer
-from nlgraft.nn.linear import FeedForward, Residual
+from nlgraft.nn.linear import Residual
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import Activation, GenerationConfig, TransformerConfig
 
@@ -70,102 +70,84 @@ def _spec(
 ) -> Any:
     from ctranslate2.specs import TransformerSpec, common_spec
 
-    model_config = model.config
+    settings = model.config
     spec = TransformerSpec.from_config(
-        (model_config.num_encoder_layers, model_config.num_decoder_layers),
-        model_config.num_heads,
-        pre_norm=model_config.norm == "pre",
-        activation=common_spec.Activation[_ACTIVATIONS[model_config.activation]],
-        layernorm_embedding=model_config.has_embedding_norm,
+        (settings.num_encoder_layers, settings.num_decoder_layers),
+        settings.num_heads,
+        pre_norm=settings.norm == "pre",
+        activation=common_spec.Activation[_ACTIVATIONS[settings.activation]],
+        layernorm_embedding=settings.has_embedding_norm,
     )
-    _set_input(
-        spec.encoder, spec.encoder.embeddings[0], model.source_embedding, model.source_input, num_positions
-    )
-    _set_input(
-        spec.decoder, spec.decoder.embeddings, model.target_embedding, model.target_input, num_positions
-    )
-    for layer_spec, layer in zip(
-        spec.encoder.layer, cast("Sequence[EncoderLayer]", model.encoder), strict=True
-    ):
-        _set_attention(layer_spec.self_attention, layer.attention, layer.attention_residual, is_self=True)
-        _set_feed_forward(layer_spec.ffn, layer.ffn, layer.ffn_residual)
-    for layer_spec, layer in zip(
-        spec.decoder.layer, cast("Sequence[DecoderLayer]", model.decoder), strict=True
-    ):
-        _set_attention(layer_spec.self_attention, layer.attention, layer.attention_residual, is_self=True)
-        _set_attention(layer_spec.attention, layer.cross_attention, layer.cross_residual, is_self=False)
-        _set_feed_forward(layer_spec.ffn, layer.ffn, layer.ffn_residual)
-    for side, norm in ((spec.encoder, model.encoder_norm), (spec.decoder, model.decoder_norm)):
+    encoder, decoder = spec.encoder, spec.decoder
+    _set_input(encoder, encoder.embeddings[0], model.source_embedding, model.source_input, num_positions)
+    _set_input(decoder, decoder.embeddings, model.target_embedding, model.target_input, num_positions)
+    for part, layer in zip(encoder.layer, cast("Sequence[EncoderLayer]", model.encoder), strict=True):
+        _set_layer(part, layer)
+    for part, layer in zip(decoder.layer, cast("Sequence[DecoderLayer]", model.decoder), strict=True):
+        _set_layer(part, layer)
+        _set_attention(part.attention, layer.cross_attention, layer.cross_residual, is_self=False)
+    for side, norm in ((encoder, model.encoder_norm), (decoder, model.decoder_norm)):
         if norm is not None:
-            _set_norm(side.layer_norm, norm)
-    output = model.output_projection
-    spec.decoder.projection.weight = _array(output.weight)
-    if output.bias is not None:
-        spec.decoder.projection.bias = _array(output.bias)
-    _name_tokens(spec, model, config, *pieces)
-    settings: Any = spec.config
-    settings.layer_norm_epsilon = model_config.norm_eps
+            _set(side.layer_norm, norm)
+    _set(decoder.projection, model.output_projection)
+    source, target = pieces
+    spec.register_source_vocabulary([*source])
+    spec.register_target_vocabulary([*target])
+    names: Any = spec.config
+    names.bos_token = names.decoder_start_token = target[config.start_id]
+    names.eos_token = target[config.end_id]
+    names.unk_token = target[settings.pad_id]  # all tokens are known
+    names.layer_norm_epsilon = settings.norm_eps
     spec.validate()
     spec.optimize(quantization=None)
     return spec
 
 
-def _name_tokens(
-    spec: Any, model: Seq2Seq, config: GenerationConfig, source: Sequence[str], target: Sequence[str]
-) -> None:
-    spec.register_source_vocabulary(list(source))
-    spec.register_target_vocabulary(list(target))
-    spec.config.bos_token = spec.config.decoder_start_token = target[config.start_id]
-    spec.config.eos_token = target[config.end_id]
-    spec.config.unk_token = target[model.config.pad_id]  # all tokens are known
-
-
-def _set_input(
-    side: Any, table_spec: Any, embedding: nn.Module, layer: InputLayer, num_positions: int
-) -> None:
-    table_spec.weight = _array(_table(embedding))
+def _set_input(side: Any, table: Any, embedding: nn.Module, layer: InputLayer, num_positions: int) -> None:
+    assert isinstance(embedding, TableEmbedding), "a plain model has tables"
+    weight, positions = embedding.table.weight, layer.positions
+    table.weight = _array(weight)
     side.scale_embeddings = layer.scale != 1.0
-    positions = layer.positions
     if positions is None:
-        encodings = torch.zeros(num_positions, _table(embedding).shape[1])
+        encodings = torch.zeros(num_positions, weight.shape[1])
     else:
-        limit = len(positions.table) if isinstance(positions.table, nn.Parameter) else num_positions
-        encodings = positions(0, min(num_positions, limit))
+        # Sinusoids have no limit; of learned positions there are only so many.
+        is_learned = isinstance(positions.table, nn.Parameter)
+        encodings = positions(0, min(num_positions, len(positions.table)) if is_learned else num_positions)
     side.position_encodings.encodings = _array(encodings)
     if layer.norm is not None:
-        _set_norm(side.layernorm_embedding, layer.norm)
+        _set(side.layernorm_embedding, layer.norm)
 
 
-def _table(embedding: nn.Module) -> Tensor:
-    assert isinstance(embedding, TableEmbedding), "a plain model has tables"
-    return embedding.table.weight
+def _set_layer(part: Any, layer: EncoderLayer | DecoderLayer) -> None:
+    _set_attention(part.self_attention, layer.attention, layer.attention_residual, is_self=True)
+    _set_norm(part.ffn, layer.ffn_residual)
+    _set(part.ffn.linear_0, layer.ffn.inner)
+    _set(part.ffn.linear_1, layer.ffn.outer)
 
 
-def _set_attention(spec: Any, attention: Attention, connection: Residual, *, is_self: bool) -> None:
-    _set_norm(spec.layer_norm, connection.input_norm or connection.output_norm)
+def _set_attention(part: Any, attention: Attention, connection: Residual, *, is_self: bool) -> None:
+    _set_norm(part, connection)
     query, key_value = attention.query, attention.key_value
-    if is_self:
-        spec.linear[0].weight = _array(torch.cat([query.weight, key_value.weight]))
-        spec.linear[0].bias = _array(torch.cat([query.bias, key_value.bias]))
-    else:
-        _set_linear(spec.linear[0], query)
-        _set_linear(spec.linear[1], key_value)
-    _set_linear(spec.linear[-1], attention.output)
+    # Self-attention has one map for queries, keys and values.
+    inputs = [(query, key_value)] if is_self else [(query,), (key_value,)]
+    for linear, modules in zip(part.linear, [*inputs, (attention.output,)], strict=True):
+        _set(linear, *modules)
 
 
-def _set_feed_forward(spec: Any, ffn: FeedForward, connection: Residual) -> None:
-    _set_norm(spec.layer_norm, connection.input_norm or connection.output_norm)
-    _set_linear(spec.linear_0, ffn.inner)
-    _set_linear(spec.linear_1, ffn.outer)
-
-
-def _set_linear(spec: Any, linear: nn.Linear) -> None:
-    spec.weight, spec.bias = _array(linear.weight), _array(linear.bias)
-
-
-def _set_norm(spec: Any, norm: nn.LayerNorm | None) -> None:
+def _set_norm(part: Any, connection: Residual) -> None:
+    norm = connection.input_norm or connection.output_norm
     assert norm is not None, "a residual connection has one norm"
-    spec.gamma, spec.beta = _array(norm.weight), _array(norm.bias)
+    _set(part.layer_norm, norm)
+
+
+def _set(part: Any, *modules: nn.Linear | nn.LayerNorm) -> None:
+    """Give a part the weights and biases of a module, or of several maps one below the other."""
+    is_norm = isinstance(modules[0], nn.LayerNorm)
+    for name, other in (("weight", "gamma"), ("bias", "beta")):
+        if getattr(modules[0], name) is not None:
+            stacked = torch.cat([getattr(module, name) for module in modules])
+            setattr(part, other if is_norm else name, _array(stacked))
 
 
 def _array(tensor: Tensor) -> Any:

@@ -124,12 +124,7 @@ def _data(
         DataError: A line is longer than the body's position table, or a label unknown.
     """
     lines = read_encoded(inputs.encoded, split).stream(TEXT)
-    longest = int(lines.lengths.max(initial=0))
-    if body.max_tokens is not None and longest > body.max_tokens:
-        raise DataError(
-            f"{split} has a line of {longest} tokens, but the model has positions for {body.max_tokens} "
-            f"beside begin and end: set max_tokens to at most {body.max_tokens}"
-        )
+    body.refuse_longer(lines.lengths.max(initial=0))
     classes = index_labels(_labels(inputs, split), labels, split)
     ids = MaskingIds.of(load_vocabulary(inputs.tokenizer))
     return LabelledData(lines, classes, ids, batch_tokens=batch_tokens, seed=seed)

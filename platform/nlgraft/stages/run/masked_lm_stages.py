@@ -67,7 +67,7 @@ from nlgraft.training.seeds import derive_seed
 from nlgraft.training.step import TrainData, Training
 from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, MaskedScoringConfig
 from nlgraft.training.views import Encoded, write_encoded
-from nlgraft.vocab.tokenizers.loading import load_vocabulary
+from nlgraft.vocab.tokenizers.loading import load_vocabulary, read_by_transformers
 
 _SIGNATURE = "all tokens of the units masked, the same units in every trial"
 _SCORING_TOKENS = 4096
@@ -82,7 +82,8 @@ def train(context: StageContext) -> None:
     model = _start_model(settings, inputs, context, ids).to(context.device)
     masker = Masker(read_encoded(inputs.encoded, "train"), ids, settings.masking, context.seed)
     dev = _scoring_data(inputs.encoded, "dev", ids, settings.scoring)
-    _check_positions(model, masker, dev.masker)
+    # Before training: torch would fail at the first long line, perhaps after an hour.
+    model.refuse_longer(max(part.tokens.lengths.max(initial=0) for part in (masker, dev.masker)))
 
     def measure(model: MaskedLM) -> Evaluation:
         return Evaluation.of(masked_losses(model, dev, context.device), _SIGNATURE)
@@ -157,16 +158,6 @@ def _start_model(
     return fresh_bert(settings.bert, size, pad_id=ids.pad, max_tokens=settings.max_tokens, seed=seed)
 
 
-def _check_positions(model: MaskedLM, *maskers: Masker) -> None:
-    # Before training: torch would fail at the first long line, perhaps after an hour.
-    longest = max(int(masker.tokens.lengths.max(initial=0)) for masker in maskers)
-    if model.max_tokens is not None and longest > model.max_tokens:
-        raise DataError(
-            f"the text has lines of {longest} tokens, the model positions for {model.max_tokens} beside "
-            f"begin and end; set data.max_tokens to at most {model.max_tokens}"
-        )
-
-
 def begin(context: StageContext) -> None:
     """Write a masked language model before any training: a released one, or one with fresh weights."""
     settings, inputs = BEGIN_MASKED.read(context)
@@ -191,7 +182,7 @@ def score(context: StageContext) -> None:
     ids = MaskingIds.of(load_vocabulary(inputs.tokenizer))
     model = read_masked_lm(inputs.model).to(context.device)
     data = _scoring_data(inputs.encoded, settings.split, ids, settings.scoring)
-    _check_positions(model, data.masker)
+    model.refuse_longer(data.masker.tokens.lengths.max(initial=0))
     evaluation = Evaluation.of(masked_losses(model, data, context.device), _SIGNATURE)
     write_split(context.directory, settings.split, evaluation)
 
@@ -251,16 +242,9 @@ def copy_tokenizer(context: StageContext) -> None:
     Raises:
         DataError: It has none that can be written as ``tokenizer.json``.
     """
-    from transformers import AutoTokenizer
-
     settings, _ = CHECKPOINT_TOKENIZER.read(context)
     checkpoint = context.locations["checkpoint"]
-    options = {} if settings.revision is None else {"revision": settings.revision}
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(checkpoint, **options)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{checkpoint}: no tokenizer ({error})") from error
-    tokenizer.save_pretrained(context.directory)
+    read_by_transformers(checkpoint, settings.revision).save_pretrained(context.directory)
     if not (context.directory / TOKENIZER_FILE).is_file():
         raise DataError(
             f"{checkpoint}: its tokenizer cannot be written as {TOKENIZER_FILE}; convert it to a fast "

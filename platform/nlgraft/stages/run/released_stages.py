@@ -47,7 +47,13 @@ from nlgraft.training.masked_lm_training import write_masked_lm
 from nlgraft.training.models import write_description, write_model
 from nlgraft.training.weights import carry_over
 from nlgraft.vocab.tokenizers.directories import find_tokenizer
-from nlgraft.vocab.tokenizers.loading import added_token, load_vocabulary, read_lines, wordpiece_json
+from nlgraft.vocab.tokenizers.loading import (
+    added_token,
+    load_vocabulary,
+    read_by_transformers,
+    read_lines,
+    wordpiece_json,
+)
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
 
 SPM_FILE = "sentencepiece.bpe.model"
@@ -117,28 +123,27 @@ def renumbered(proto: Any, path: Path, languages: Sequence[str] = (), symbols: S
         )
     if taken := {piece.piece for piece in proto.pieces} & {*symbols}:
         raise DataError(f"{path}: {', '.join(sorted(taken))} among its pieces, which are symbols of ours")
+    # A user-defined piece is matched before the model segments, whatever its score.
+    kind = proto.pieces[0].USER_DEFINED
+    added = [type(proto.pieces[0])(piece=symbol, score=0.0, type=kind) for symbol in symbols]
+    return _with_special_pieces(proto, languages, [*added, *proto.pieces[3:]])
+
+
+def _with_special_pieces(proto: Any, languages: Sequence[str], pieces: Sequence[Any]) -> Any:
+    """Copy a SentencePiece model with this project's special pieces, those of languages, and others."""
     made = type(proto)()
     made.CopyFrom(proto)
     del made.pieces[:]
-    unknown, begin = proto.pieces[0], proto.pieces[1]
     for name in (*SPECIAL_PIECES, MASK_TOKEN, *languages):
-        piece = made.pieces.add()
-        # Copied for its type: unknown, or control, which text never produces.
-        piece.CopyFrom(unknown if name == SPECIAL_PIECES[UNK] else begin)
-        piece.piece = name
-    for symbol in symbols:
-        # A user-defined piece is matched before the model segments, whatever its score.
-        made.pieces.add(piece=symbol, score=0.0, type=begin.USER_DEFINED)
-    made.pieces.extend(proto.pieces[3:])
-    _number_special_pieces(made)
-    return made
-
-
-def _number_special_pieces(proto: Any) -> None:
-    spec = proto.trainer_spec
+        piece = made.pieces.add(piece=name, score=0.0)
+        # Text never produces a control piece.
+        piece.type = piece.UNKNOWN if name == SPECIAL_PIECES[UNK] else piece.CONTROL
+    made.pieces.extend(pieces)
+    spec = made.trainer_spec
     spec.pad_id, spec.unk_id, spec.bos_id, spec.eos_id = PAD, UNK, BOS, EOS
     spec.pad_piece, spec.unk_piece, spec.bos_piece, spec.eos_piece = SPECIAL_PIECES
-    spec.vocab_size = len(proto.pieces)
+    spec.vocab_size = len(made.pieces)
+    return made
 
 
 def their_rows(num_tokens: int, start_id: int, mask_id: int, language_ids: Sequence[int] = ()) -> list[int]:
@@ -158,6 +163,9 @@ def their_rows(num_tokens: int, start_id: int, mask_id: int, language_ids: Seque
     return [THEIR_PAD, THEIR_UNK, start_id, MBART_EOS, mask_id, *language_ids, *pieces]
 
 
+_tokenizer_of = cache(read_by_transformers)
+
+
 def language_id(directory: str, language: int | str) -> int:
     """Find a checkpoint's id of a language given by id, or by token (``deu_Latn``; ``de`` for ``__de__``).
 
@@ -166,7 +174,7 @@ def language_id(directory: str, language: int | str) -> int:
     """
     if isinstance(language, int):
         return language
-    tokenizer = _their_tokenizer(directory)
+    tokenizer = _tokenizer_of(directory)
     # M2M-100's does not count its languages among the special tokens
     special = {*tokenizer.all_special_ids, *getattr(tokenizer, "lang_token_to_id", {}).values()}
     special.discard(tokenizer.unk_token_id)
@@ -178,18 +186,6 @@ def language_id(directory: str, language: int | str) -> int:
         f"upstream.checkpoint {directory}: no language {language!r}; name it as the checkpoint does, as in "
         "de_DE (mBART), de (M2M-100) or deu_Latn (NLLB), in language_ids or data.languages"
     )
-
-
-@cache
-def _their_tokenizer(directory: str) -> Any:
-    import transformers
-
-    try:
-        return transformers.AutoTokenizer.from_pretrained(directory)
-    except (OSError, ValueError, ImportError) as error:
-        raise DataError(
-            f"upstream.checkpoint {directory}: transformers opens no tokenizer ({error})"
-        ) from error
 
 
 def read_checkpoint(context: StageContext) -> None:
@@ -314,20 +310,15 @@ def _pieces(ids: Mapping[str, int], models: Sequence[Any]) -> list[str]:
 def _with_pieces(proto: Any, pieces: Sequence[str], vocabulary: Container[str]) -> Any:
     pieces_by_name = {piece.piece: piece for piece in proto.pieces}
     lowest = min(piece.score for piece in proto.pieces) - _FAR_BELOW
-    made = type(proto)()
-    made.CopyFrom(proto)
-    del made.pieces[:]
-    for index, name in enumerate((*SPECIAL_PIECES, MASK_TOKEN)):
-        piece = made.pieces.add(piece=name, score=0.0)
-        piece.type = piece.UNKNOWN if index == UNK else piece.CONTROL
+    ordered_pieces = []
     for name in pieces:
-        piece = made.pieces.add(piece=name, score=lowest)
+        piece = type(proto.pieces[0])(piece=name, score=lowest)
         if name in pieces_by_name:
             piece.CopyFrom(pieces_by_name[name])
         if name not in pieces_by_name or name not in vocabulary:
             piece.type = piece.UNUSED
-    _number_special_pieces(made)
-    return made
+        ordered_pieces.append(piece)
+    return _with_special_pieces(proto, (), ordered_pieces)
 
 
 # A BERT: encoder and, with fresh cross-attention, decoder.

@@ -349,7 +349,7 @@ def family(seed: int) -> Family:
     **Determinism**: the same seed gives the same family in every process.
     """
     # Seeds are strings, which Python hashes alike in every process.
-    lexicon = Lexicon.draw(random.Random(f"conlang {seed} lexicon"))
+    lexicon = Lexicon(random.Random(f"conlang {seed} lexicon"))
     rng = random.Random(f"conlang {seed} proto-language")
     protos = [draw_form(rng, *_SHAPES) for _ in lexicon.lexemes]
     return Family(

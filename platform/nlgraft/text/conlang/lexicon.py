@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from bisect import bisect
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from itertools import accumulate
 from typing import Literal, NamedTuple
@@ -149,7 +149,6 @@ class Inventory:
     adverbs: Urn
 
 
-@dataclass
 class Lexicon:
     """All words of the family.
 
@@ -160,22 +159,17 @@ class Lexicon:
         inventories: Vocabulary of each domain.
     """
 
-    lexemes: list[Lexeme] = field(default_factory=list)
-    roots: dict[Category, tuple[list[int], list[int], list[int]]] = field(default_factory=dict)
-    built: dict[Category, tuple[list[int], list[int]]] = field(default_factory=dict)
-    inventories: dict[Domain, Inventory] = field(default_factory=dict)
-
-    @staticmethod
-    def draw(rng: random.Random) -> Lexicon:
+    def __init__(self, rng: random.Random) -> None:
         """Draw the words of a family."""
-        lexicon = Lexicon()
-        for category, counts in _ROOTS.items():
-            common, own_a, own_b = ([lexicon._root(category, rng) for _ in range(count)] for count in counts)
-            lexicon.roots[category] = (common, own_a, own_b)
-        lexicon._build(rng)
-        for domain in ("a", "b"):
-            lexicon.inventories[domain] = lexicon._inventory(domain, rng)
-        return lexicon
+        self.lexemes: list[Lexeme] = []
+        self.roots: dict[Category, list[list[int]]] = {
+            category: [[self._root(category, rng) for _ in range(count)] for count in counts]
+            for category, counts in _ROOTS.items()
+        }
+        self.built: dict[Category, tuple[list[int], list[int]]] = {}
+        self._build(rng)
+        domains: tuple[Domain, Domain] = ("a", "b")
+        self.inventories = {domain: self._inventory(domain, rng) for domain in domains}
 
     def _root(self, category: Category, rng: random.Random) -> int:
         charge = {"noun": 0.0, "verb": 0.4, "adjective": 0.7, "adverb": 0.0}[category]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from nlgraft.basics.errors import DataError, nearest
 from nlgraft.vocab.methods.interface import Method, Request, Rows
@@ -66,28 +67,24 @@ def segmentation(request: Request, *, is_length_weighted: bool) -> Rows:
 _MOSIN = "Mosin et al. (2021), VIPI"
 _NEW_MODEL = Noise(center="zero", spread="fixed", scale=0.02)
 """Rows as a new model's."""
+_drawn = partial(Method, noise=_NEW_MODEL, has_fallback=False)
+"""A method that leaves rows for which it has no answer as a new model has them."""
 METHODS: tuple[Method, ...] = (
-    Method(
+    _drawn(
         name="random",
         produce=nothing,
         source="Aji et al. (2020): seen rows copied, unseen rows as a new model's",
-        noise=_NEW_MODEL,
-        has_fallback=False,
     ),
-    Method(
+    _drawn(
         name="all_random",
         produce=nothing,
         source=f"{_MOSIN}: all rows of text as a new model's",
-        noise=_NEW_MODEL,
-        has_fallback=False,
         has_copies=False,
     ),
-    Method(
+    _drawn(
         name="same_ids",
         produce=same_ids,
         source="control: the old table read with the new ids, as where a model is given a foreign tokenizer",
-        noise=_NEW_MODEL,
-        has_fallback=False,
         has_copies=False,
     ),
     Method(
@@ -115,33 +112,25 @@ METHODS: tuple[Method, ...] = (
         produce=lambda request: segmentation(request, is_length_weighted=True),
         source="Gee et al. (2022), pieces weighted by length",
     ),
-    Method(
+    _drawn(
         name="vipi",
         produce=vipi,
         source=f"{_MOSIN}: mean over the partitions into the fewest old tokens, longest token first",
-        noise=_NEW_MODEL,
-        has_fallback=False,
     ),
-    Method(
+    _drawn(
         name="vipi_count",
         produce=lambda request: vipi(request, ties="count"),
         source=f"{_MOSIN}, as the released code: all partitions into the fewest old tokens",
-        noise=_NEW_MODEL,
-        has_fallback=False,
     ),
-    Method(
+    _drawn(
         name="vipi_one",
         produce=one_partition,
         source=f"{_MOSIN}: one of the partitions at random",
-        noise=_NEW_MODEL,
-        has_fallback=False,
     ),
-    Method(
+    _drawn(
         name="vipi_shuffled",
         produce=shuffled,
         source=f"{_MOSIN}: random old tokens, as many as VIPI's partitions have",
-        noise=_NEW_MODEL,
-        has_fallback=False,
     ),
     Method(
         name="reconstruction",

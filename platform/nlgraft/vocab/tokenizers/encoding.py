@@ -37,9 +37,6 @@ def text_encoder(path: str | Path, vocabulary: Vocabulary) -> Encoder:
     is_presegmented = bool(vocabulary.marking.joiner_suffix)
     if json_file.suffix == ".json" and json_file.is_file() and not is_presegmented:
         fast = open_tokenizer(json_file)
-        # Settings stored in the file would cut and pad lines.
-        fast.no_truncation()
-        fast.no_padding()
         return lambda lines: encode_batch(fast, lines)
     if path.suffix in (".model", ".spm") and not (path.parent / "vocab.json").is_file():
         import sentencepiece
@@ -58,11 +55,14 @@ def open_tokenizer(source: Path | Mapping[str, Any], name: str = "") -> Any:
     import tokenizers  # imported here: most commands encode no text
 
     try:
-        if isinstance(source, Path):
-            return tokenizers.Tokenizer.from_file(str(source))
-        return tokenizers.Tokenizer.from_str(json.dumps(source))
+        text = source.read_text("utf-8") if isinstance(source, Path) else json.dumps(source)
+        tokenizer = tokenizers.Tokenizer.from_str(text)
     except Exception as error:  # the library raises no other
         raise DataError(f"{name or source}: the library `tokenizers` cannot read it ({error})") from error
+    # Settings stored in the file would cut and pad lines.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
 
 
 @contextmanager
@@ -92,8 +92,6 @@ def encode_batch(tokenizer: Any, lines: Sequence[str]) -> list[list[int]]:
 
 def count_tokens(tokenizer: Any, lines: Sequence[str]) -> NDArray[np.int64]:
     """Count the occurrences of each id in a text, special tokens and padding left out."""
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
     counts = np.zeros(max(tokenizer.get_vocab().values()) + 1, dtype=np.int64)
     for start in range(0, len(lines), CHUNK_LINES):
         for ids in encode_batch(tokenizer, lines[start : start + CHUNK_LINES]):

@@ -16,6 +16,7 @@ import tokenizers
 
 from nlgraft.basics.errors import DataError
 from nlgraft.text.files import read_json, write_json
+from nlgraft.vocab.tokenizers.loading import read_by_transformers
 
 _MARKED_WORD = re.compile("\u2581*[^\u2581]+|\u2581+")
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
@@ -363,7 +364,12 @@ def append_tokens(
     """
     file = directory / "tokenizer.json"
     if not file.is_file():
-        _convert(directory)
+        read_by_transformers(directory).save_pretrained(directory)
+    if not file.is_file():
+        raise DataError(
+            "the new tokenizer has no form of tokenizer.json, so no special token can be appended to it; "
+            "add the tokens to it yourself, or give --keep-special none"
+        )
     document = read_json(file)
     vocab, added = document["model"]["vocab"], document.get("added_tokens") or []
     used = vocab.values() if isinstance(vocab, Mapping) else [len(vocab) - 1]
@@ -375,20 +381,6 @@ def append_tokens(
     document["added_tokens"] = [*added, *made]
     file.write_text(json.dumps(document, ensure_ascii=False), "utf-8")
     _name_tokens(directory, [entry["content"] for entry in made if entry["special"]], roles or {})
-
-
-def _convert(directory: Path) -> None:
-    import transformers
-
-    try:
-        transformers.AutoTokenizer.from_pretrained(directory).save_pretrained(directory)
-    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-        raise DataError(f"{directory}: transformers cannot read this tokenizer ({error})") from error
-    if not (directory / "tokenizer.json").is_file():
-        raise DataError(
-            "the new tokenizer has no form of tokenizer.json, so no special token can be appended to it; "
-            "add the tokens to it yourself, or give --keep-special none"
-        )
 
 
 def _name_tokens(directory: Path, specials: Sequence[str], roles: Mapping[str, str]) -> None:

@@ -54,9 +54,13 @@ def _load_directory(path: Path) -> Vocabulary:
     if (path / "vocab.json").is_file() and (path / "source.spm").is_file():
         return read_marian(path)
     models = sorted(path.glob("*.model")) or sorted(path.glob("*.spm"))
-    # With a configuration beside it, transformers may number the pieces differently.
+    # With a configuration beside it, transformers may number the pieces differently (XLM-R, mBART, T5).
     if models and (path / "tokenizer_config.json").is_file():
-        return _read_by_transformers(path)
+        tokenizer = read_by_transformers(path)
+        if not tokenizer.is_fast:
+            raise DataError(f"{path}: a tokenizer that transformers does not read as a tokenizer.json")
+        data = json.loads(tokenizer.backend_tokenizer.to_str())
+        return read_tokenizer_json(data, specials=tokenizer.special_tokens_map, name=str(path))
     if models:
         return read_sentencepiece(models[0])
     if (path / "vocab.txt").is_file():
@@ -71,16 +75,18 @@ def _load_directory(path: Path) -> Vocabulary:
     )
 
 
-def _read_by_transformers(path: Path) -> Vocabulary:
-    """Read tokenizers that number their pieces differently from the model: XLM-R, mBART and T5."""
-    try:
-        import transformers
+def read_by_transformers(name: str | Path, revision: str | None = None) -> Any:
+    """Read a tokenizer of a directory or a hub name as ``transformers`` does.
 
-        tokenizer = transformers.AutoTokenizer.from_pretrained(path)
-        data = json.loads(tokenizer.backend_tokenizer.to_str())
-    except (ImportError, OSError, ValueError, AttributeError) as error:
-        raise DataError(f"{path}: transformers cannot read this tokenizer ({error})") from error
-    return read_tokenizer_json(data, specials=tokenizer.special_tokens_map, name=str(path))
+    Raises:
+        DataError: It cannot.
+    """
+    import transformers  # takes seconds
+
+    try:
+        return transformers.AutoTokenizer.from_pretrained(name, revision=revision or "main")
+    except (ImportError, OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        raise DataError(f"{name}: transformers cannot read this tokenizer ({error})") from error
 
 
 def read_subword_nmt(path: str | Path) -> Vocabulary:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nlgraft.basics.errors import DataError
-from nlgraft.vocab.tokenizers.segmenters import merge_ranks, merges
+from nlgraft.vocab.tokenizers.segmenters import merges, rank_by
 from nlgraft.vocab.tokenizers.tokenizer_json import model_ids, read_merges
 
 BYTES = frozenset(f"<0x{byte:02X}>" for byte in range(256))
@@ -98,7 +98,7 @@ class _Parts:
     """
 
     def __init__(self, pairs: Sequence[tuple[str, str]], prefix: str) -> None:
-        self._ranks, self._prefix = merge_ranks(pairs), prefix
+        self._rank, self._prefix = rank_by(pairs), prefix
         # Of several merges that make a token the first one counts.
         self.made = {
             first + second.removeprefix(prefix): (first, second) for first, second in reversed(pairs)
@@ -108,7 +108,7 @@ class _Parts:
         """Yield the symbols that stand for parts of a token while its text is merged, characters first."""
         symbols = [(character, 0) for character in self._characters(piece)]
         yield from (character for character, _ in symbols)
-        yield from merges(symbols, lambda first, second: self._ranks.get((first[0], second[0])), self._prefix)
+        yield from merges(symbols, self._rank, self._prefix, 0)
 
     def _characters(self, piece: str) -> Iterable[str]:
         """Take a token apart by the merges that name it, down to what no merge makes."""

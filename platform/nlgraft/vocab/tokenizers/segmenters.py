@@ -14,6 +14,8 @@ from nlgraft.vocab.tokenizers.tokens import Marking, Tok
 
 Symbol = tuple[str, int]
 """A part of a token in its tokenizer's notation, and how many bytes of the core it spells."""
+Rank = Callable[[str, str], float | None]
+"""When two neighbouring symbols are merged, the lowest first; None: never."""
 
 
 class Piece(NamedTuple):
@@ -166,47 +168,21 @@ class BpeSegmenter:
     Source: Sennrich et al. (2016), Algorithm 1; SentencePiece ranks a merge by the score of its result.
     """
 
-    def __init__(
-        self,
-        ids: Mapping[str, int],
-        marking: Marking,
-        *,
-        pair_ranks: Mapping[tuple[str, str], int] | None = None,
-        result_scores: Mapping[str, float] | None = None,
-    ) -> None:
-        """Take the merges in one of their two forms.
-
-        Args:
-            ids: Vocabulary entries, marks included.
-            marking: Notation of word boundaries.
-            pair_ranks: Rank of each merge, as in merges.txt.
-            result_scores: Score of each merged piece, as in SentencePiece models.
-        """
+    def __init__(self, ids: Mapping[str, int], marking: Marking, rank: Rank) -> None:
+        """Take the vocabulary entries, marks included, their notation, and the rank of each merge."""
         self._ids = ids
         self._marking = marking
-        self._pair_ranks = pair_ranks
-        self._result_scores = result_scores or {}
+        self._rank = rank
 
     def with_ids(self, ids: Mapping[str, int]) -> BpeSegmenter:
         """Return a segmenter with the same merges and another numbering; pieces not in ``ids`` vanish."""
-        return BpeSegmenter(
-            ids, self._marking, pair_ranks=self._pair_ranks, result_scores=self._result_scores
-        )
+        return BpeSegmenter(ids, self._marking, self._rank)
 
     def segment(self, tok: Tok, *, is_whole_allowed: bool = True) -> list[Piece]:
         """Segment ``tok``; see ``Segmenter.segment``."""
         symbols = self._initial(tok)
-        whole = len(tok.core)
-
-        def rank(first: Symbol, second: Symbol) -> float | None:
-            if not is_whole_allowed and first[1] + second[1] >= whole:
-                return None
-            if self._pair_ranks is not None:
-                return self._pair_ranks.get((first[0], second[0]))
-            score = self._result_scores.get(first[0] + second[0])
-            return None if score is None else -score
-
-        for _ in merges(symbols, rank, self._marking.continuation_prefix):
+        longest = len(tok.core) if is_whole_allowed else len(tok.core) - 1
+        for _ in merges(symbols, self._rank, self._marking.continuation_prefix, longest):
             pass
         pieces: list[Piece] = []
         offset = 0
@@ -225,15 +201,16 @@ class BpeSegmenter:
         return symbols
 
 
-def merges(
-    symbols: list[Symbol], rank: Callable[[Symbol, Symbol], float | None], prefix: str
-) -> Iterator[str]:
+def merges(symbols: list[Symbol], rank: Rank, prefix: str, longest: int) -> Iterator[str]:
     """Merge neighbouring symbols in place, the lowest rank first, until none has a rank; yield what is made.
 
-    ``prefix`` marks inner tokens; a merge drops it from its right side.
+    ``prefix`` marks inner tokens; a merge drops it from its right side; ``longest`` is the most bytes of one.
     """
     while True:
-        ranks = [rank(first, second) for first, second in pairwise(symbols)]
+        ranks = [
+            rank(first, second) if first_bytes + second_bytes <= longest else None
+            for (first, first_bytes), (second, second_bytes) in pairwise(symbols)
+        ]
         ranked = [(value, index) for index, value in enumerate(ranks) if value is not None]
         if not ranked:
             return
@@ -245,9 +222,10 @@ def merges(
         yield made
 
 
-def merge_ranks(pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int]:
-    """Number merges in the order in which they were learned; of repeated ones the first counts."""
-    return {pair: rank for rank, pair in enumerate(dict.fromkeys(pairs))}
+def rank_by(pairs: Iterable[tuple[str, str]]) -> Rank:
+    """Rank merges in the order in which they were learned; of repeated ones the first counts."""
+    ranks = {pair: rank for rank, pair in enumerate(dict.fromkeys(pairs))}
+    return lambda first, second: ranks.get((first, second))
 
 
 def marked_characters(tok: Tok, marking: Marking) -> list[tuple[str, int]]:

@@ -40,7 +40,8 @@ def read_sentencepiece(path: str | Path) -> Vocabulary:
     if trainer.model_type == UNIGRAM:
         segmenter = UnigramSegmenter(ids, scores, marking)
     elif trainer.model_type == BPE:
-        segmenter = BpeSegmenter(ids, marking, result_scores=scores)
+        ranks = {surface: -score for surface, score in scores.items()}
+        segmenter = BpeSegmenter(ids, marking, lambda first, second: ranks.get(first + second))
     else:
         raise DataError(
             f"{path}: a SentencePiece model of words or characters has no subwords; use unigram or bpe"

@@ -14,7 +14,7 @@ from nlgraft.vocab.tokenizers.segmenters import (
     GreedySegmenter,
     Segmenter,
     UnigramSegmenter,
-    merge_ranks,
+    rank_by,
 )
 from nlgraft.vocab.tokenizers.tokens import (
     BYTE_LEVEL,
@@ -241,7 +241,7 @@ def _segmenter(
     if model_type == "Unigram":
         scores = {piece: score for piece, score in model["vocab"] if piece in normal}
         return UnigramSegmenter(normal, scores, marking)
-    return BpeSegmenter(normal, marking, pair_ranks=merge_ranks(read_merges(model)))
+    return BpeSegmenter(normal, marking, rank_by(read_merges(model)))
 
 
 def _roles(specials: Mapping[str, Any] | None, ids: Mapping[str, int]) -> dict[str, int] | None:
