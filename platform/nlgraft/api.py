@@ -16,7 +16,7 @@ from nlgraft.execution.cluster import is_local, local_capacity, local_memory_byt
 from nlgraft.pipeline.stage import Reporter
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.runs import run as places
-from nlgraft.runs.run import Handle, Run
+from nlgraft.runs.run import Handle, Place, Run
 from nlgraft.study.data.design import Cell, cells, find_cell, select_cells
 from nlgraft.study.data.plan import Plan
 from nlgraft.study.data.study import Storage
@@ -125,10 +125,8 @@ def launch(
         CapacityError: A trial can never fit the cluster; nothing was started.
         StudyLockedError: Another driver runs this study on this store.
     """
-    store = open_store(study)
-    uri = places.tracking_uri(study, store, tracking_uri)
-    chosen = chosen_cells(study, only)
-    run = Run(study, store, chosen, uri, address, on_event, wait_timeout_s, is_next_look=next_look)
+    place = Place(open_store(study), address, tracking_uri, on_event)
+    run = Run(study, chosen_cells(study, only), place, wait_timeout_s, is_next_look=next_look)
     return run.result() if wait else Handle(run)
 
 
@@ -162,7 +160,7 @@ def propose(
         StudyLockedError: Another driver runs this proposal on this store.
     """
     from nlgraft.analysis.policy.proposals import LOOKS
-    from nlgraft.runs.proposing import Attempt, Place
+    from nlgraft.runs.proposing import Attempt
 
     limit = LOOKS[-1] if max_seeds is None else max_seeds
     if not LOOKS[0] <= limit <= LOOKS[-1]:
@@ -377,7 +375,6 @@ def ablation_path(
         on_event: Receives every event of the sweeps.
     """
     from nlgraft.runs.ablation_path import follow
-    from nlgraft.runs.proposing import Place
 
     place = Place(open_store(study), address, tracking_uri, on_event)
     return follow(study, find_cell(study, cell), place, is_running=is_running)

@@ -22,7 +22,6 @@ from nlgraft.commands.study_command import (
 )
 
 if TYPE_CHECKING:
-    from nlgraft.analysis.rendering.typesetting import Table
     from nlgraft.study.public import Study
 
 
@@ -63,6 +62,7 @@ def agreement(
     """
     from nlgraft import api
     from nlgraft.analysis.rendering.findings import agreement_table
+    from nlgraft.commands.terminal import table_with_notes
 
     groups = [shlex.split(scale) for scale in scales]
     are_named = [bool(words) and not words[0].startswith("@") and "=" not in words[0] for words in groups]
@@ -76,7 +76,7 @@ def agreement(
     if is_json:
         print_json(outcome.to_json())
     else:
-        _show(agreement_table(outcome))
+        table_with_notes(agreement_table(outcome))
     storage_words = [] if storage is None else ["--storage", storage]
     for study, words in zip(studies, groups, strict=True):
         if labels := outcome.missing[study.variant]:
@@ -103,6 +103,7 @@ def ablation_path(study: Study, out: Path | None, is_running: bool, is_json: boo
     is shown as far as its trials have finished.
     """
     from nlgraft import api
+    from nlgraft.commands.terminal import table_with_notes
     from nlgraft.execution.cluster import prepare_process
 
     prepare_process(options["address"])
@@ -111,18 +112,10 @@ def ablation_path(study: Study, out: Path | None, is_running: bool, is_json: boo
     if is_json:
         print_json(asdict(outcome))
     else:
-        _show(outcome.table())
+        table_with_notes(outcome.table())
     if outcome.num_waiting:
         click.echo("next: the same command with --run", err=True)
     elif out is None:
         click.echo("next: --out PATH.yaml, then nlgraft run PATH.yaml, for verdicts on fresh seeds", err=True)
     else:
         out.write_text(outcome.declared, encoding="utf-8")
-
-
-def _show(table: Table) -> None:
-    from nlgraft.commands.terminal import plain_table
-
-    header, *rows = table.plain()
-    plain_table(header, rows)
-    click.echo("\n".join(table.notes))

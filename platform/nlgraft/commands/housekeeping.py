@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from nlgraft.basics.errors import EXIT_FAILED, DataError, user_errors
+from nlgraft.basics.errors import EXIT_FAILED, DataError, StudyError, user_errors
 from nlgraft.commands.study_command import (
     find_study,
     has_json,
@@ -117,27 +117,26 @@ def ls(storage: str | None, is_json: bool) -> None:
 @click.command("rm")
 @study_arguments("STUDY")
 @click.option("--yes", "is_sure", is_flag=True, help="Remove; otherwise it is only shown.")
-@click.option("--forget", "is_forgotten", is_flag=True, help="Only the name: what it computed is left to gc.")
 @has_storage
-def rm(
-    study_file: str, overrides: tuple[str, ...], is_sure: bool, is_forgotten: bool, storage: str | None
-) -> None:
+def rm(study_file: str, overrides: tuple[str, ...], is_sure: bool, storage: str | None) -> None:
     """Remove a study from its store: trials and artifacts that no other study needs. Shown first.
 
-    Its entries in the ledger and its registrations stay, since outcome rest on them; so do reports and
-    runs in MLflow. The study's file is not touched.
+    Its entries in the ledger and its registrations stay, since verdicts rest on them; so do reports and
+    runs in MLflow. The study's file is not touched. Of a study that cannot be read any more, only the name
+    is removed, and gc finds what nothing needs then.
     """
     from nlgraft.runs.housekeeping import StoreContents
+    from nlgraft.study.reading.reader import recorded_names
 
-    if is_forgotten:
-        # By the name on record: the file may be gone, or not be readable any more.
-        store = _open(storage)
-        removal = StoreContents(store).only_name(study_file)
-    else:
+    try:
         study = find_study(study_file, overrides, storage)
-        store = _open(study.storage.path)
-        removal = StoreContents(store).without(study)
-    _carry_out(removal, store, is_sure)
+        store, name = _open(study.storage.path), study.variant
+    except StudyError:
+        # Its system may be gone: then the name on record is all that is known.
+        store, name = _open(storage), study_file
+        if overrides or name not in recorded_names(store):
+            raise
+    _carry_out(StoreContents(store).without(name), store, is_sure)
 
 
 @click.command("gc")
@@ -269,7 +268,7 @@ def compare(
     from nlgraft.analysis.policy.score_comparison import compare_scores
     from nlgraft.analysis.rendering.report import render_systems
     from nlgraft.analysis.rendering.tables import systems_table
-    from nlgraft.commands.terminal import plain_table
+    from nlgraft.commands.terminal import table_with_notes
     from nlgraft.study.data.study import Storage
 
     if [bool(hypotheses), bool(sources), uri is not None].count(True) != 1:
@@ -310,10 +309,7 @@ def compare(
     elif kind:
         click.echo(render_systems(scores, notes, kind))
     else:
-        compared = systems_table(scores, notes)
-        header, *rows = compared.plain()
-        plain_table(header, rows)
-        click.echo("\n".join(compared.notes))
+        table_with_notes(systems_table(scores, notes))
 
 
 def _hypotheses_by_system(

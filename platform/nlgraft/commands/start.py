@@ -129,6 +129,7 @@ def init(
     chosen_system = find_system(system)
     upstream = None if upstream_source is None else Text([upstream_source], upstream_target)
     held = {split: _held(split, sources, text) for split in ("dev", "test")}
+    held_text = {split: Text(*files) for split, files in held.items() if files is not None}
     written = write_study(
         chosen_system,
         Text(sources, **text),
@@ -136,34 +137,30 @@ def init(
         upstream=upstream,
         checkpoint=checkpoint,
         languages=languages,
-        held={split: Text(**files) for split, files in held.items() if files},
+        held=held_text,
         num_held_out=held_out,
         num_seeds=seeds,
     )
     settings_screen.show_new_study(written)
 
 
-def _held(split: str, sources: tuple[str, ...], text: dict[str, Any]) -> dict[str, Any]:
-    """Take the files of a split from the options; nothing where none is given."""
-    files = {role: text.pop(f"{split}_{role}") for role in ("source", "target", "label", "table")}
+def _held(split: str, sources: tuple[str, ...], text: dict[str, Any]) -> tuple[Any, ...] | None:
+    """Take sources, target, label and table of a split from the options; None where none is given."""
+    main = {"source": sources, "target": text["target"], "label": text["label"]}
+    files, table = {role: text.pop(f"{split}_{role}") for role in main}, text.pop(f"{split}_table")
+    if table:
+        return (*(files[role] or column for role, column in main.items()), table)
     if not any(files.values()):
-        return {}
-    columns = {"sources": sources, "target": text["target"], "label": text["label"]}
-    if files["table"]:
-        named_columns = {"sources": files["source"], "target": files["target"], "label": files["label"]}
-        return (
-            columns
-            | {name: value for name, value in named_columns.items() if value}
-            | {"table": files["table"]}
-        )
+        return None
+    # Of the sources also the number; a target or a label is there or not.
     missing = [
         f"--{split}-{role}"
-        for role, main in (("source", sources), ("target", text["target"]), ("label", text["label"]))
-        if bool(main) != bool(files[role]) or (role == "source" and len(main) != len(files[role]))
+        for role, value in main.items()
+        if (len(value) != len(files[role]) if role == "source" else bool(value) != bool(files[role]))
     ]
     if missing:
         raise DataError(f"{', '.join(missing)}: give {split} the options that the text itself has")
-    return {"sources": files["source"], "target": files["target"], "label": files["label"]}
+    return tuple(files.values())
 
 
 @click.command("schema")

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from nlgraft.analysis.rendering import validity_tables
 from nlgraft.analysis.rendering.typesetting import Table as ReportTable
+from nlgraft.analysis.rendering.typesetting import column_groups
 from nlgraft.basics.pacing import Pacer
 from nlgraft.basics.wording import count, hours_of_budget, visible
 from nlgraft.commands.progress import step_text
@@ -71,6 +72,13 @@ def _print(*renderables: Any) -> None:
 def plain_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Print a table of texts."""
     _print(_left(_table(columns, rows, widest=_WIDEST)), "")
+
+
+def table_with_notes(table: ReportTable) -> None:
+    """Print a table of texts as a report has it, its notes below it."""
+    header, *rows = table.plain()
+    plain_table(header, rows)
+    print(visible("\n".join(table.notes)))
 
 
 def plan_table(plan: Plan) -> None:
@@ -210,14 +218,8 @@ def _parts(width: int, columns: Sequence[Sequence[str]]) -> list[list[Sequence[s
     """Distribute columns over parts that fit a width; each part begins with the first column."""
     # Longer names wrap, or they would leave no room for figures.
     first = min(_width_of(columns[0]), width // 2)
-    parts, used = [[columns[0]]], first
-    for column in columns[1:]:
-        if used + _GAP + _width_of(column) > width and len(parts[-1]) > 1:
-            parts.append([columns[0]])
-            used = first
-        parts[-1].append(column)
-        used += _GAP + _width_of(column)
-    return parts
+    widths = [first, *(_GAP + _width_of(column) for column in columns[1:])]
+    return [[columns[index] for index in group] for group in column_groups(widths, width)]
 
 
 def _width_of(column: Sequence[str]) -> int:

@@ -96,8 +96,7 @@ class CellSearches:
         trials: list[KnownTrial] = []
         for state in self._cells.values():
             proposals = load_proposals(self._study, state.cell, self._store)
-            # A study may have lowered its number of trials since; what lies beyond it is left alone.
-            state.proposals = {p.number: p for p in proposals if p.number < self._num_trials}
+            state.proposals = {proposal.number: proposal for proposal in proposals}
             ended = {number: p.record for number, p in state.proposals.items() if p.record and p.has_ended}
             state.running = state.proposals.keys() - ended.keys()
             state.optuna.reconcile({number: p.params for number, p in state.proposals.items()}, ended)
@@ -293,21 +292,20 @@ def _searched(
 ) -> dict[str, Any] | None:
     """Add the proposals of a cell; return the params of the best one, None if there is no best one (yet)."""
     assert study.search is not None
-    proposals = {p.number: p for p in load_proposals(study, cell, store)}
-    kept = [proposals[number] for number in range(study.search.trials) if number in proposals]
-    for proposal in kept:
+    proposals = load_proposals(study, cell, store)
+    for proposal in proposals:
         record = proposal.record
         # The record of a trial that failed or was stopped may lack stages which it did not reach.
         if record is not None and record.state == "finished" and not has_graphs:
             planned.recorded.append((cell, record))
         else:
             planned.add(search_trial(study, cell, proposal.number, proposal.params), record)
-    for number in set(range(study.search.trials)) - proposals.keys():
+    for number in set(range(study.search.trials)) - {proposal.number for proposal in proposals}:
         planned.add_unknown(f"{cell.label}, search {number}: is not proposed", 1)
-    if not all(proposal.has_ended for proposal in kept) or len(kept) < study.search.trials:
+    if sum(proposal.has_ended for proposal in proposals) < study.search.trials:
         planned.add_unknown(f"{cell.label}: no replicate runs before its search is over", study.first_seeds)
         return None
-    best = best_proposal(study.objective, kept)
+    best = best_proposal(study.objective, proposals)
     return None if best is None else dict(best.params)
 
 

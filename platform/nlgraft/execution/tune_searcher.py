@@ -273,33 +273,28 @@ class CooperativeScheduler(FIFOScheduler):
         self._group_of = group_of
         self._new_scheduler = new_scheduler
         self._request_stop = request_stop
-        self._inner: dict[str, TrialScheduler] = {}
+        self._inner: dict[str | None, TrialScheduler] = {None: FIFOScheduler()}
         self._requested: set[str] = set()
 
     def __getstate__(self) -> dict[str, Any]:
         """Return nothing: Tune pickles its scheduler for a restore that is never used."""
         return {}
 
-    def _scheduler(self, trial: Trial) -> TrialScheduler | None:
+    def _scheduler(self, trial: Trial) -> TrialScheduler:
         group = self._group_of(trial)
-        if group is None:
-            return None
         if group not in self._inner:
             self._inner[group] = self._new_scheduler()
         return self._inner[group]
 
     def on_trial_add(self, tune_controller: TuneController, trial: Trial) -> None:
         """Announce a trial to the scheduler of its cell."""
-        inner = self._scheduler(trial)
-        if inner is not None:
-            inner.on_trial_add(tune_controller, trial)
+        self._scheduler(trial).on_trial_add(tune_controller, trial)
 
     def on_trial_result(self, tune_controller: TuneController, trial: Trial, result: dict) -> str:
         """Let the cell's scheduler decide; never let Tune end the trial itself."""
-        inner = self._scheduler(trial)
-        if inner is None or VALUE not in result or trial.trial_id in self._requested:
+        if VALUE not in result or trial.trial_id in self._requested:
             return TrialScheduler.CONTINUE
-        decision = inner.on_trial_result(tune_controller, trial, result)
+        decision = self._scheduler(trial).on_trial_result(tune_controller, trial, result)
         if decision == TrialScheduler.STOP:
             # Once: results go on coming until the loop reads the request.
             self._requested.add(trial.trial_id)
@@ -308,18 +303,13 @@ class CooperativeScheduler(FIFOScheduler):
 
     def on_trial_complete(self, tune_controller: TuneController, trial: Trial, result: dict) -> None:
         """Tell the cell's scheduler that a trial has ended."""
-        inner = self._scheduler(trial)
-        if inner is not None and VALUE in result:
-            inner.on_trial_complete(tune_controller, trial, result)
+        if VALUE in result:
+            self._scheduler(trial).on_trial_complete(tune_controller, trial, result)
 
     def on_trial_error(self, tune_controller: TuneController, trial: Trial) -> None:
         """Tell the cell's scheduler that a trial's process was lost."""
-        inner = self._scheduler(trial)
-        if inner is not None:
-            inner.on_trial_error(tune_controller, trial)
+        self._scheduler(trial).on_trial_error(tune_controller, trial)
 
     def on_trial_remove(self, tune_controller: TuneController, trial: Trial) -> None:
         """Tell the cell's scheduler that a trial was withdrawn."""
-        inner = self._scheduler(trial)
-        if inner is not None:
-            inner.on_trial_remove(tune_controller, trial)
+        self._scheduler(trial).on_trial_remove(tune_controller, trial)

@@ -21,8 +21,8 @@ from nlgraft.analysis.policy.proposals import Gain, enter_seen
 from nlgraft.analysis.rendering.typesetting import Table, interval, make_table, number, probability
 from nlgraft.basics.errors import NlgraftError, StudyError
 from nlgraft.basics.wording import count
-from nlgraft.runs.proposing import Place, baseline_of, check_comparable, comparison_study, with_overrides
-from nlgraft.runs.run import Run, tracking_uri
+from nlgraft.runs.proposing import baseline_of, check_comparable, comparison_study, with_overrides
+from nlgraft.runs.run import Place, Run
 from nlgraft.study.data import paths
 from nlgraft.study.data.design import Cell, cells
 from nlgraft.study.data.space import Domain, full_condition, holds, same, sampling_order
@@ -123,9 +123,7 @@ def follow(study: Study, cell: Cell, place: Place, *, is_running: bool) -> Ablat
     while pairs := _pairs(reached[-1], blocks) or _pairs(reached[-1], [_union(blocks)]):
         joint = _comparison(reached[-1], [proposal for _, proposal, _ in pairs])
         if is_running:
-            uri = tracking_uri(joint, place.store, place.tracking_uri)
-            run = Run(joint, place.store, cells(joint), uri, place.address, place.on_event)
-            run.sweep(dict, lambda: "A step from default to winner")
+            Run(joint, cells(joint), place).sweep(dict, lambda: "A step from default to winner")
         read = [read_pairs(pair, place.store, len(pair.seeds)) for _, _, pair in pairs]
         if any(values.open for values in read):
             num_waiting = len(cells(joint))

@@ -149,21 +149,23 @@ class StoreContents:
             )
         return rows
 
-    def without(self, study: Study) -> Removal:
-        """Find what only one study needs.
+    def without(self, name: str) -> Removal:
+        """Find what only one study needs; of one that cannot be read nothing but its name is known.
 
         Raises:
             DataError: The study was not run on this store.
             NlgraftError: Another study cannot be read.
             StudyLockedError: This or another study is running, which may propose trials that share stages.
         """
+        holding = next((holding for holding in self.holdings if holding.name == name), None)
+        if holding is None:
+            raise DataError(f"{name}: was not run on {self._store.name}; `nlgraft ls` lists what was")
+        if holding.study is None:
+            return Removal((), 0, name)
         # Under its lock, so that no driver starts the study meanwhile.
-        with StudyLock(study, self._store):
-            _check_idle(self._store, study_key(study))
-            by_name = {holding.name: holding for holding in self._readable()}
-            holding = by_name.pop(study.variant, None)
-            if holding is None:
-                raise self._unknown(study.variant)
+        with StudyLock(holding.study, self._store):
+            _check_idle(self._store, study_key(holding.study))
+            by_name = {other.name: other for other in self._readable() if other is not holding}
             used_trials = {trial for other in by_name.values() for trial in other.records}
             used_folders = {folder for other in by_name.values() for folder in other.folders}
             used_stages = {stage for other in by_name.values() for stage in other.stages}
@@ -173,17 +175,6 @@ class StoreContents:
             documents += [folder for folder in holding.folders if folder not in used_folders]
             stage_names = {stage: holding.stages[stage] for stage in stages}
             return self._removal(documents, stage_names, holding.name)
-
-    def only_name(self, name: str) -> Removal:
-        """Remove only the name of a study, readable or not; what it alone needs becomes a leftover.
-
-        Raises:
-            DataError: The study was not run on this store.
-        """
-        # Otherwise a typing error would look like a removal.
-        if name not in recorded_names(self._store):
-            raise self._unknown(name)
-        return Removal((), 0, name)
 
     def leftovers(self, *, has_loose_trials: bool = False) -> Removal:
         """Find what nothing needs: artifacts and checkpoints of no study and of no trial on record.
@@ -220,16 +211,13 @@ class StoreContents:
             )
         return removal
 
-    def _unknown(self, name: str) -> DataError:
-        return DataError(f"{name}: was not run on {self._store.name}; `nlgraft ls` lists what was")
-
     def _readable(self) -> list[Holding]:
         unread = [f"{holding.name} ({holding.problem})" for holding in self.holdings if holding.problem]
         if unread:
             raise NlgraftError(
                 f"{self._store.name}: not known what these studies need, so nothing is removed: "
                 f"{'; '.join(unread)}. Make their text readable, or let go of them with "
-                "`nlgraft rm NAME --forget --yes`"
+                "`nlgraft rm NAME --yes`"
             )
         return self.holdings
 

@@ -25,11 +25,10 @@ from nlgraft.analysis.policy.proposals import (
 )
 from nlgraft.basics.errors import Problem, StudyError
 from nlgraft.basics.wording import count
-from nlgraft.execution.events import Observer
 from nlgraft.pipeline.fingerprint import fingerprint
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.runs.run import Run, tracking_uri
+from nlgraft.runs.run import Place, Run
 from nlgraft.study.data import paths
 from nlgraft.study.data.design import Cell, cells
 from nlgraft.study.data.study import NOT_IN_VARIANT, Overrides
@@ -250,23 +249,6 @@ def _read(study: Study, values: dict[str, Any], changes: Sequence[str] = ()) -> 
     return read_study(documents.from_values(values), changes, {}, study.name, Study, directory)
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where the trials of a proposal run, and who receives their events.
-
-    Attributes:
-        store: The store.
-        address: A running Ray cluster; None starts a local one.
-        tracking_uri: MLflow tracking URI; None for the default.
-        on_event: Receives every event of the sweeps.
-    """
-
-    store: ArtifactStore
-    address: str | None = None
-    tracking_uri: str | None = None
-    on_event: Observer | None = None
-
-
 class Attempt:
     """One proposal, compared with a kept one.
 
@@ -352,10 +334,7 @@ class Attempt:
 
     def _run(self, pair: Study, looks: _Looks, note: Callable[[], str]) -> str | None:
         """Run the trials of a pair; return the reason why that ended early, or None."""
-        place = self._place
-        uri = tracking_uri(pair, place.store, place.tracking_uri)
-        run = Run(pair, place.store, cells(pair), uri, place.address, place.on_event)
-        return run.sweep(looks.grant, note).stop_reason
+        return Run(pair, cells(pair), self._place).sweep(looks.grant, note).stop_reason
 
     def _decide(self, proposal: Proposal, max_seeds: int) -> tuple[Judgement, str | None]:
         entered = proposal.entered

@@ -6,6 +6,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 from urllib.parse import urlsplit, urlunsplit
@@ -95,13 +96,29 @@ def _importance(
     return importances(space, direction, trials)
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where the trials of a run run, and who receives their events.
+
+    Attributes:
+        store: The store.
+        address: A running Ray cluster; None starts a local one if there is something to run.
+        tracking_uri: MLflow tracking URI; None for the default.
+        on_event: Receives every event of the sweep.
+    """
+
+    store: ArtifactStore
+    address: str | None = None
+    tracking_uri: str | None = None
+    on_event: Observer | None = None
+
+
 class Run:
     """One run of a study; a second run reuses everything that the first one completed.
 
     Args:
         cells: The cells to run.
-        address: A running Ray cluster; None starts a local one if there is something to run.
-        on_event: Receives every event of the sweep.
+        place: Where it runs.
         wait_timeout_s: Longest wait for the lock, and while no trial can run for want of a place or of a
             stage that another sweep computes; None refuses a locked study at once, and waits for the others
             without limit.
@@ -111,22 +128,19 @@ class Run:
     def __init__(
         self,
         study: Study,
-        store: ArtifactStore,
         cells: Sequence[Cell],
-        tracking_uri: str,
-        address: str | None = None,
-        on_event: Observer | None = None,
+        place: Place,
         wait_timeout_s: float | None = None,
         *,
         is_next_look: bool = False,
     ) -> None:
         self.study = study
         self._is_next_look = is_next_look
-        self.on_event = on_event
-        self.store = store
+        self.on_event = place.on_event
+        self.store = place.store
         self._cells = cells
-        self._uri = tracking_uri
-        self._address = address
+        self._uri = tracking_uri(study, place.store, place.tracking_uri)
+        self._address = place.address
         self._wait_timeout_s = wait_timeout_s
         self._is_stopping = threading.Event()
 
@@ -236,8 +250,6 @@ class Run:
         self._notify(f"opening MLflow at {without_credentials(self._uri)}")
         is_read = system_of(self.study).is_read
         tracker.start_study(self.study, self.study.fingerprint, self._cells, self.store.is_writable, is_read)
-        track = tracking_observer(tracker, self.store)
-
         is_declared = splits != REPLICATE_SPLITS
 
         def observe(event: Event) -> None:
@@ -247,7 +259,7 @@ class Run:
                 # Before anybody sees its score, so that none can choose arms, seeds or looks by it.
                 read_result(self.study, self.store).declare()
                 is_declared = True
-            track(event)
+            self._track(event, tracker)
             if self.on_event is not None:
                 self.on_event(event)
 
@@ -261,6 +273,22 @@ class Run:
         # A driver that has lost its lock must not report results that another one is still writing.
         lock.check()
         return outcome
+
+    def _track(self, event: Event, tracker: MlflowTracker) -> None:
+        """Queue an event for MLflow.
+
+        Trials that an earlier run completed are sent as well, so that MLflow catches up with whatever it
+        missed while it was unreachable; the tracker skips runs that it has written in full.
+        """
+        match event:
+            case TrialStarted(trial=trial):
+                tracker.trial_started(trial)
+            case TrialProgress(trial=trial):
+                tracker.trial_metrics(trial, event.step, event.metrics, event.unix_ms, event.stage)
+            case TrialEnded(trial=trial, record=record, is_reused=is_reused):
+                tracker.trial_ended(trial, record, self.store, is_reused=is_reused)
+            case _:
+                pass
 
     def _next_look(self) -> dict[str, int]:
         """Say how many seeds each cell gets at the next look of its undecided questions.
@@ -315,31 +343,6 @@ def _most(*grants: Mapping[str, int]) -> dict[str, int]:
     """Take the most seeds that any of several looks grants each cell."""
     keys = dict.fromkeys(key for granted in grants for key in granted)
     return {key: max(granted.get(key, 0) for granted in grants) for key in keys}
-
-
-def tracking_observer(tracker: MlflowTracker, store: ArtifactStore) -> Observer:
-    """Build an observer that queues the events of a sweep for MLflow.
-
-    Trials that an earlier run completed are sent as well, so that MLflow catches up with whatever it missed
-    while it was unreachable; the tracker skips runs that it has written in full.
-
-    Args:
-        tracker: The tracker, its study started.
-        store: Where the trials' artifacts are.
-    """
-
-    def observe(event: Event) -> None:
-        match event:
-            case TrialStarted(trial=trial):
-                tracker.trial_started(trial)
-            case TrialProgress(trial=trial):
-                tracker.trial_metrics(trial, event.step, event.metrics, event.unix_ms, event.stage)
-            case TrialEnded(trial=trial, record=record, is_reused=is_reused):
-                tracker.trial_ended(trial, record, store, is_reused=is_reused)
-            case _:
-                pass
-
-    return observe
 
 
 # A run in the background.

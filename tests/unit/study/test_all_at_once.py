@@ -86,12 +86,20 @@ def test_a_rule_about_a_refused_value_is_not_made_up(place):
     assert "both null" not in text
 
 
-def test_a_refused_value_does_not_undo_what_its_neighbours_imply(place):
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"peak_lr": "fast"}, ".peak_lr: expected float > 0, got the text 'fast'"),
+        ({"initial_lr": 1}, ": initial_lr=1.0 exceeds peak_lr="),
+    ],
+)
+def test_a_refused_value_does_not_undo_what_its_neighbours_imply(place, settings, problem):
     """Batches in characters have none in tokens; `independent` inherits them from `downstream.train`."""
     data = {"upstream": PAIRS, "downstream": PAIRS}
-    train = {"batch_characters": 4000, "peak_lr": "fast"}
+    train = {"batch_characters": 4000, **settings}
     text = problems_of(study("embedding_transfer", data, {"downstream": {"train": train}}))
-    assert "base.downstream.train.peak_lr: expected float > 0, got the text 'fast'" in text
+    assert f"base.downstream.train{problem}" in text
+    assert "1 problem" in text
     assert "batch_tokens" not in text
 
 

@@ -10,7 +10,7 @@ from nlgraft.basics.errors import ContractError, DataError
 from nlgraft.pipeline.leases import Leases
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.runs.run import Run
+from nlgraft.runs.run import Place, Run
 from nlgraft.stages import kind_checks
 from nlgraft.stages import seq2seq_graph as pieces
 from nlgraft.study.data.design import cells
@@ -289,7 +289,7 @@ def test_a_run_checks_the_data_before_it_starts_anything(study, tmp_path):
 def test_a_run_tells_the_warnings(study, store, monkeypatch):
     heard = []
     monkeypatch.setattr(Leases, "lock_study", lambda *_, **__: pytest.fail("checked too late"))
-    run = Run(study, store, cells(study), "", on_event=heard.append)
+    run = Run(study, cells(study), Place(store, on_event=heard.append))
     with pytest.raises(pytest.fail.Exception):
         run.result()
     assert [event.message for event in heard if "vocab_size is 20000" in event.message]

@@ -45,8 +45,7 @@ def load_cell(study: Study, cell: Cell, store: ArtifactStore, busy: set[str], gr
     seeds = study.look_seeds[: max(granted, len(study.seeds))]
     if study.search is None:
         return CellResult(cell, _replicates(study, cell, {}, store, busy, seeds))
-    # A study whose number of trials was lowered leaves proposals behind.
-    proposals = [p for p in load_proposals(study, cell, store) if p.number < study.search.trials]
+    proposals = load_proposals(study, cell, store)
     search = tuple(_search_trial(cell, proposal) for proposal in proposals)
     ended = sum(proposal.has_ended for proposal in proposals)
     best = best_proposal(study.objective, proposals)

@@ -235,6 +235,10 @@ class Comparison:
         """95 % confidence interval of ``smallest_detectable``: wide where few seeds estimate the noise."""
         return None if self.estimate is None else power.detectable_interval(self.estimate, self.level)
 
+    def noted(self, *notes: str, **changes: Any) -> Comparison:
+        """Return the comparison with further notes and other values."""
+        return replace(self, notes=(*self.notes, *notes), **changes)
+
     def judged(self, alpha: float, *, is_up: bool) -> Comparison:
         """Write in the verdict on the first cell; *different* takes precedence over *equal*.
 

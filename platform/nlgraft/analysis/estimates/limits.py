@@ -29,10 +29,10 @@ def limited(
         return comparison
     if comparison.is_same and not metric.is_time:
         note = f"every score equals that of {comparison.b}: does the setting reach what computes it?"
-        comparison = replace(comparison, notes=(*comparison.notes, note))
+        comparison = comparison.noted(note)
     if comparison.is_exact:  # seeds that tie by chance make nothing certain
         tie = "the metric may vary with the seed, so there is nothing to test"
-        comparison = replace(comparison, is_exact=False, notes=(*comparison.notes, tie))
+        comparison = comparison.noted(tie, is_exact=False)
     if (
         comparison.estimate is not None
         and comparison.estimate.variance == 0
@@ -53,7 +53,7 @@ def limited(
 
 
 def _left_open(comparison: Comparison, because: str, note: str) -> Comparison:
-    return replace(comparison, open_because=because, notes=(*comparison.notes, f"undecided, {note}"))
+    return comparison.noted(f"undecided, {note}", open_because=because)
 
 
 def _do_vary(comparison: Comparison, terms: Sequence[Term]) -> bool:

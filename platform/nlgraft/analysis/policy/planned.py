@@ -32,7 +32,7 @@ def over_looks(plan: Plan, test: Test, margin: float | None = None) -> Compariso
         return latest
     if not taken:
         note = f"looks taken: none, the first is at {plan.looks[0]} seeds"
-        return replace(latest, notes=(*latest.notes, note))
+        return latest.noted(note)
     at_looks = {number: replace(test(plan.seeds[:number]), margin=margin) for number in taken[:-1]}
     last = set(plan.seeds[: taken[-1]])
     at_looks[taken[-1]] = latest if last == {*latest.seeds} else replace(test(sorted(last)), margin=margin)
@@ -84,16 +84,12 @@ def by_rules(comparison: Comparison, answer: Answer, plan: Plan, alpha: float) -
     if answer.basis == "declared later":
         level = answer.share * alpha
         notes.append(f"declaration {answer.number} on these test lines, which has a level of {level:.2g}")
-    return replace(
-        with_levels(comparison, plan.looks, answer.level),
-        p_holm=answer.p,
-        p_equal_holm=answer.p_equal,
-        basis=answer.basis,
-        notes=(*comparison.notes, *notes),
+    return with_levels(comparison, plan.looks, answer.level).noted(
+        *notes, p_holm=answer.p, p_equal_holm=answer.p_equal, basis=answer.basis
     )
 
 
 def exploratory(comparison: Comparison, note: str) -> Comparison:
     """Mark a comparison as one without a verdict; the note says why, and what would give one."""
     notes = () if comparison.difference is None else (note,)
-    return replace(comparison, basis="exploratory", notes=(*comparison.notes, *notes))
+    return comparison.noted(*notes, basis="exploratory")

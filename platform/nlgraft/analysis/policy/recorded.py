@@ -474,11 +474,11 @@ class RecordedResults(Results):
         compared = replace(compared, family=analysis.family_size(hypothesis))
         if entered.family is None and compared.p is not None:
             note = f"not in the family '{self.study.analysis.family}' that the study corrects for"
-            compared = replace(compared, notes=(*compared.notes, note))
+            compared = compared.noted(note)
         compared = by_rules(compared, answer, plan, analysis.entry.alpha)
         if set(entered.cells) & self._renewed:
             note = "its text or the code of its stages is not that of an earlier analysis"
-            compared = replace(compared, notes=(*compared.notes, note))
+            compared = compared.noted(note)
         return compared
 
     def _exploratory(self, question: Question, reason: str) -> Comparison:

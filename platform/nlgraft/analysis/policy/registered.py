@@ -245,9 +245,6 @@ def paired(registered: Content, now: Content) -> Pairs:
 
 def deviations_of(registered: Content, now: Content) -> list[Deviation]:
     """List the deviations of a study, as its file is now, from what was registered."""
-    cells = [replace(cell, settings=_without_removed(cell.settings)) for cell in registered.cells]
-    settings = _without_removed(registered.settings)
-    registered = replace(registered, cells=tuple(cells), settings=settings)
     pairs = paired(registered, now)
     labels = {cell.label for cell, _ in pairs}
     # Metrics that only one has are those of another objective or claim, which are listed themselves.
@@ -258,12 +255,6 @@ def deviations_of(registered: Content, now: Content) -> list[Deviation]:
         *_cell_settings(pairs),
         *{deviation.what: deviation for deviation in stages}.values(),
     ]
-
-
-def _without_removed(settings: Settings) -> Settings:
-    return {
-        path: value for path, value in settings.items() if path not in _REMOVED or value != _REMOVED[path]
-    }
 
 
 def document_of(content: Content, common: Collection[str], metrics: Collection[str]) -> dict[str, Any]:
@@ -329,6 +320,8 @@ def _differences(
     for path in dict.fromkeys([*registered, *now]):
         old, new = registered.get(path), now.get(path)
         what = prefix + path
+        if new is None and path in _REMOVED and old == _REMOVED[path]:
+            continue
         if isinstance(old, Mapping) and isinstance(new, Mapping):
             yield from _differences(old, new, f"{what}, ")
         elif isinstance(old, Mapping):

@@ -89,13 +89,7 @@ class Table:
     def parts(self, num_chars: int) -> list[Table]:
         """Distribute columns over tables of at most so many characters; each begins with the first column."""
         widths = [max(map(len, column)) + _COLUMN_GAP for column in zip(*self.plain(), strict=True)]
-        groups, used = [[0]], widths[0]
-        for index, width in enumerate(widths[1:], start=1):
-            if used + width > num_chars and len(groups[-1]) > 1:
-                groups.append([0])
-                used = widths[0]
-            groups[-1].append(index)
-            used += width
+        groups = column_groups(widths, num_chars)
         return [
             replace(
                 self,
@@ -110,6 +104,18 @@ class Table:
         """Return the texts for a terminal, the header first."""
         rows = [list(self.header), *([entry.text for entry in row] for row in self.rows)]
         return [[text.replace(NO_BREAK, " ") for text in row] for row in rows]
+
+
+def column_groups(widths: Sequence[int], most: int) -> list[list[int]]:
+    """Distribute columns, their gaps included, over parts of a width; each part begins with the first."""
+    groups, used = [[0]], widths[0]
+    for index, width in enumerate(widths[1:], start=1):
+        if used + width > most and len(groups[-1]) > 1:
+            groups.append([0])
+            used = widths[0]
+        groups[-1].append(index)
+        used += width
+    return groups
 
 
 def make_table(rows: Iterable[Row], num_text: int = 1, notes: Sequence[str] = ()) -> Table:

@@ -97,8 +97,10 @@ def search_key(study: Study, cell: Cell) -> str:
 
 def load_proposals(study: Study, cell: Cell, store: ArtifactStore) -> list[Proposal]:
     """Read the recorded proposals of a cell by ascending number, with the records of their trials."""
-    prefix = search_key(study, cell)
-    proposals = store.records.list(PROPOSALS, _PROPOSAL, f"{prefix}/").values()
+    assert study.search is not None
+    recorded = store.records.list(PROPOSALS, _PROPOSAL, f"{search_key(study, cell)}/").values()
+    # A study whose number of trials was lowered leaves proposals behind.
+    proposals = [proposal for proposal in recorded if proposal.number < study.search.trials]
     with_records = [replace(proposal, record=_record_of(proposal, store)) for proposal in proposals]
     return sorted(with_records, key=lambda proposal: proposal.number)
 
@@ -116,16 +118,12 @@ def save_proposal(study: Study, cell: Cell, store: ArtifactStore, proposal: Prop
 
 def chosen_params(study: Study, cell: Cell, store: ArtifactStore) -> dict[str, Any] | None:
     """Return the values that a cell's finished search chose; empty without a search, None before its end."""
-    return {} if study.search is None else best_params(study, load_proposals(study, cell, store))
-
-
-def best_params(study: Study, proposals: Iterable[Proposal]) -> dict[str, Any] | None:
-    """Return the values that a search chose of its proposals; None before all its trials have ended."""
-    assert study.search is not None
-    counted = [proposal for proposal in proposals if proposal.number < study.search.trials]
-    # Before that, the best so far may still be beaten.
-    is_over = sum(proposal.has_ended for proposal in counted) == study.search.trials
-    best = best_proposal(study.objective, counted) if is_over else None
+    if study.search is None:
+        return {}
+    proposals = load_proposals(study, cell, store)
+    # Before its end, the best so far may still be beaten.
+    is_over = sum(proposal.has_ended for proposal in proposals) == study.search.trials
+    best = best_proposal(study.objective, proposals) if is_over else None
     return None if best is None else dict(best.params)
 
 

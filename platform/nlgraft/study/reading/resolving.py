@@ -242,10 +242,16 @@ def _build_without_rules(
     path: str,
     context: dict[str, Any],
     refused: set[str],
+    *,
+    has_default: bool = False,
 ) -> BaseModel:
     """Build the part at a path, and add the paths of refused values to ``refused``.
 
-    If the part's own rules refuse it, it is built without them.
+    A part that its own rules refuse counts as refused, too, since rules over several parts would repeat what
+    is wrong with it; one without a default is built without its rules, as is the whole config.
+
+    Raises:
+        ValidationError: The part's own rules refuse it, and it has a default.
     """
     fields: dict[str, Any] = {}
     for name, field in model.model_fields.items():
@@ -256,12 +262,14 @@ def _build_without_rules(
             adapter = TypeAdapter[Any](Annotated[field.annotation, field])
             fields[name] = adapter.validate_json(canonical_json(values[name]), strict=True, context=context)
         except ValidationError:
-            parts = [*parts_of(field.annotation)]
+            where, parts = paths.join(path, name), [*parts_of(field.annotation)]
             if len(parts) == 1 and isinstance(values[name], Mapping):
-                where = paths.join(path, name)
-                fields[name] = _build_without_rules(parts[0], values[name], where, context, refused)
-            else:
-                refused.add(paths.join(path, name))
+                with suppress(ValidationError):
+                    fields[name] = _build_without_rules(
+                        parts[0], values[name], where, context, refused, has_default=not field.is_required()
+                    )
+            if name not in fields:
+                refused.add(where)
                 fields[name] = field.get_default(call_default_factory=True)
     accepted = {
         name: fields[name] for name in values if name in fields and paths.join(path, name) not in refused
@@ -270,4 +278,6 @@ def _build_without_rules(
         # Validated again as a whole, since defaults may depend on the values given.
         return model.model_validate(accepted, context=context)
     except ValidationError:
+        if has_default:
+            raise
         return model.model_construct(**fields)
