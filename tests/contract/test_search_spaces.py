@@ -12,6 +12,7 @@ import pytest
 from nlgraft.basics.errors import StudyError
 from nlgraft.nn.model_config import SIZES, ArchitectureConfig
 from nlgraft.stages import kind_checks
+from nlgraft.study.data import paths
 from nlgraft.study.data.claim import claims_of
 from nlgraft.study.data.design import cells
 from nlgraft.study.public import Study
@@ -68,27 +69,18 @@ def _foreign_sizes(model):
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
-@pytest.mark.parametrize("scale", [None, "tiny", "small", "paper"])
-def test_a_shipped_study_validates(path, scale):
-    study = _read(path, *([] if scale is None else [f"@{scale}"]))
-    assert {"tiny", "small", "paper"} <= set(study.scales), f"{path} lacks a scale"
-    system = load_system(study.system)
-    assert study.objective.metric in system.metrics
-    for cell in cells(study):
-        config = resolve_config(study, cell)
-        assert not _foreign_sizes(getattr(config, "model", None)), "the sizes of @tiny stayed behind"
-        for target in study.search.space if study.search is not None else ():
-            value = config
-            for part in target.split("."):
-                value = getattr(value, part)
-    assert claims_of(study)
-    assert all(claim.source for claim in claims_of(study))
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_further_scales_of_a_shipped_study_validate(path):
-    for scale in _read(path).scales.keys() - {"tiny", "small", "paper"}:
-        assert cells(_read(path, f"@{scale}"))
+def test_a_shipped_study_validates(path):
+    scales = _read(path).scales.keys()
+    assert {"tiny", "small", "paper"} <= scales
+    for study in (_read(path), *(_read(path, f"@{scale}") for scale in scales)):
+        assert study.objective.metric in load_system(study.system).metrics
+        for cell in cells(study):
+            config = resolve_config(study, cell)
+            assert not _foreign_sizes(getattr(config, "model", None)), "the sizes of @tiny stayed behind"
+            for target in study.search.space if study.search is not None else ():
+                assert paths.get(config.model_dump(), target) is not paths.MISSING, target
+        assert claims_of(study)
+        assert all(claim.source for claim in claims_of(study))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
