@@ -223,7 +223,15 @@ class _Progress:
                 complete_step = max(complete_step, self._report_line(line))
         if complete_step > self._saved_step:
             self._saved_step = complete_step
-            self._context.checkpoints.save(complete_step, self._copy_state)
+            try:
+                self._context.checkpoints.save(complete_step, self._copy_state)
+            except (shutil.Error, FileNotFoundError) as error:
+                logger.warning(
+                    "the checkpoint of step %d changed while it was copied and is left out: let its files "
+                    "lie still until the next one, and save more rarely (%s)",
+                    complete_step,
+                    error,
+                )
 
     def _report_line(self, line: bytes) -> int:
         """Report a line; return its step if the script's checkpoint is complete then, else -1."""
@@ -245,13 +253,23 @@ class _Progress:
 
     def _copy_state(self, directory: Path) -> None:
         """Copy the script's checkpoint, its log and its progress, to which it appends when it goes on."""
-        shutil.copytree(self._context.directory / _CHECKPOINT, directory / _CHECKPOINT)
+        state = self._context.directory / _CHECKPOINT
+        before = _versions(state)
+        shutil.copytree(state, directory / _CHECKPOINT)
+        if _versions(state) != before:
+            raise shutil.Error("its files are not those that they were")
         shutil.copy(self._context.directory / LOG, directory / LOG)
         self.write_seconds(directory)
         for path in filter(Path.exists, self._lengths):
             copied = directory / WRITTEN / path.relative_to(self._work)
             copied.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, copied)
+
+
+def _versions(directory: Path) -> dict[Path, tuple[int, int, int]]:
+    """Tell files apart that were written again: inode, size and time of change, by path."""
+    files = {path: path.stat() for path in directory.rglob("*")}
+    return {path: (file.st_ino, file.st_size, file.st_mtime_ns) for path, file in files.items()}
 
 
 def _is_finite(value: Any) -> bool:
@@ -303,7 +321,7 @@ def _object(where: str, text: str, problems: list[str]) -> dict[str, Any]:
     if isinstance(document, dict):
         return document
     example = '{"step": 100, "dev/loss": 2.31}'
-    problems.append(f"{where}: {str(document)[:80]}; write a JSON object, such as {example}")
+    problems.append(f"{where}: {str(document)[:120]}; write a JSON object, such as {example}")
     return {}
 
 

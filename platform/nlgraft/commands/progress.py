@@ -122,7 +122,8 @@ class Progress:
                 self._print(message)
 
     def _start(self, event: SweepStarted) -> None:
-        self._num_trials = event.num_trials
+        # `try` sweeps twice where it keeps a proposal.
+        self._num_trials, self._num_ended = event.num_trials, 0
         self._max_concurrent = event.max_concurrent
         self._print(
             f"{count(event.num_trials, 'trial')} planned, {event.num_reused} finished before, "

@@ -46,7 +46,8 @@ PROPOSAL = "proposal"
 _KEPT = "kept"
 _CODE = "code"
 _FEW = 2
-_FIRST_SEED = 3_000_000_000
+_FIRST_SEED = 2_000_000_000
+"""Far from what people choose, and within 31 bits, which is what some scripts take."""
 _SEEDS_PER_BLOCK = 100
 _MEASURING = ("data", "score")
 """Fields of a system's config that determine on which data, and by which metrics, output is scored."""

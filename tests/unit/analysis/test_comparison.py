@@ -94,7 +94,7 @@ OUTCOMES = {
         scored(1.0, 2.0, 9.0),
         scored(None, 1.0, 8.5, 0.0),
         {"seeds": (2, 3), "difference": 0.75},
-        "seeds 1, 4 finished in only one of the two cells",
+        "difference over seeds 2, 3 alone",
     ),
     "no common seed": (
         scored(1.0),
@@ -102,7 +102,7 @@ OUTCOMES = {
         {"difference": None},
         "no seed finished in both cells",
     ),
-    "no number": (scored(math.nan, 1.0), scored(1.0, 0.5), {"seeds": (2,)}, "seed 1 finished in only one"),
+    "no number": (scored(math.nan, 1.0), scored(1.0, 0.5), {"seeds": (2,)}, "difference over seed 2 alone"),
     "other signatures": (
         scored(1.0, signature="tok:13a"),
         scored(2.0, signature="tok:zh"),

@@ -125,7 +125,10 @@ def test_seeds_that_some_cell_lacks_are_left_out_and_told():
     effect = Comparer().contrast("test/bleu", "a", "b", terms)
     assert effect.seeds == (0, 1)
     assert effect.difference == pytest.approx((0.5 + 1.5) / 2)
-    assert effect.notes[0] == "seed 2 did not finish in all cells"
+    assert (
+        effect.notes[0]
+        == "difference over seeds 0, 1 alone, which all cells finished; means are over all seeds"
+    )
 
 
 def test_a_crossed_study_reports_its_effects(make_study, run, store):

@@ -152,7 +152,10 @@ def test_trials_that_have_not_run_are_planned(make_small_study, store, run):
     comparison = analysis.compare("patt_eg")
     assert comparison.scope == "segments"
     assert comparison.num_seeds == 1
-    assert comparison.notes[0] == "seeds 2, 3 finished in only one of the two cells"
+    assert (
+        comparison.notes[0]
+        == "difference over seed 1 alone, which both cells finished; means are over all seeds"
+    )
     assert analysis.claims[0].text == "undecided (2 seeds more)", "up to the first look"
 
 

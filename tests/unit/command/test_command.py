@@ -353,6 +353,22 @@ def test_a_killed_command_goes_on_from_its_checkpoint(code, store):
     assert [point[0] for point in record.curves["dev/loss"]] == [1, 2, 3, 4], "as if it had not been killed"
 
 
+def test_a_checkpoint_that_is_rewritten_while_it_is_copied_does_no_harm(code, store):
+    (code / "run.py").write_text(
+        "import os, sys, time\n"
+        "file, end = open('out.jsonl', 'w'), time.monotonic() + 2\n"
+        'print(\'{"step": 1, "dev/loss": 1, "checkpoint": true}\', file=file, flush=True)\n'
+        "while time.monotonic() < end:\n"
+        "    open(sys.argv[1] + '/new', 'w').close()\n"
+        "    os.replace(sys.argv[1] + '/new', sys.argv[1] + '/state')\n"
+        'print(\'{"step": 2, "dev/loss": 1}\', file=file)\n'
+        "print('item,metric,value\\na,test/item.hit,0', file=open('items.csv', 'w'))\n"
+    )
+    command = "python run.py {checkpoint} {settings} {seed}"
+    record = ran(graph_of(study_of(code, {"base.stages.train.command": command})), store)
+    assert record.metrics["dev/loss"] == 1
+
+
 def is_alive(pid):
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -391,7 +407,7 @@ def test_a_trial_that_is_stopped_early_ends_all_its_processes(code, store):
     record = ran(graph_of(study), store, reporter)
     assert (record.state, record.reason, reporter.steps) == ("stopped", "no better than others", [1])
     assert record.metrics == {"dev/loss": 1.0}
-    assert [pid for pid in pids_in(pids) if is_alive(pid)] == []
+    wait_until(lambda: not any(is_alive(pid) for pid in pids_in(pids)))
 
 
 @pytest.mark.usefixtures("short_patience")
@@ -485,7 +501,7 @@ def test_ctrl_c_ends_the_command_of_a_trial(code):
     _, shown = process.communicate(timeout=patient(60))
     assert process.returncode != 0
     assert "Traceback" not in shown
-    assert [pid for pid in pids_in(pids) if is_alive(pid)] == []
+    wait_until(lambda: not any(is_alive(pid) for pid in pids_in(pids)))
 
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])

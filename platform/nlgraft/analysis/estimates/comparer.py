@@ -94,11 +94,11 @@ class Comparer:
         if not seeds:
             note = f"no seed finished in {'both' if len(cells) == 2 else 'all'} cells"
             return replace(empty, notes=(note,))
-        left_out = [str(seed) for seed in all_seeds if seed not in seeds]
         notes = []
-        if left_out:
-            which = "finished in only one of the two" if len(cells) == 2 else "did not finish in all"
-            notes.append(f"{'seed' if len(left_out) == 1 else 'seeds'} {', '.join(left_out)} {which} cells")
+        if len(seeds) < len(all_seeds):
+            shared = f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}"
+            which = "both cells" if len(cells) == 2 else "all cells"
+            notes.append(f"difference over {shared} alone, which {which} finished; means are over all seeds")
         return self._estimated(empty, weights, [[cell[seed] for cell in cells] for seed in seeds], notes)
 
     def _estimated(

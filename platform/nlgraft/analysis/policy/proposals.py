@@ -260,7 +260,7 @@ class Answer:
         if self.first.mean is not None:
             seeds = count(len(self.first.seeds), "seed")
             p = "" if self.p is None else f"; p {self.p:.2g}, kept at {self.level:.2g} or less"
-            lines.append(f"  {self.metric}: {self.first.mean:+.3g} {self.unit} over {seeds}{p}")
+            lines.append(f"  {self.metric}: gain {self.first.mean:+.3g} {self.unit} over {seeds}{p}")
         if self.again is not None and self.again.mean is not None:
             interval = self.again.interval
             ends = "" if interval is None else f" [{interval[0]:+.3g}, {interval[1]:+.3g}]"

@@ -484,8 +484,10 @@ class RecordedResults(Results):
     def _exploratory(self, question: Question, reason: str) -> Comparison:
         """Compare over all finished seeds, whatever the looks."""
         compared = replace(self._over_seeds(question, None), margin=question.margin)
-        advice = f"declare it on test lines that nobody has scored: {self._command}"
-        note = f"exploratory, no verdict: {reason}; {advice}"
+        # A score on dev asks for no fresh test lines.
+        is_on_test = question.metric.startswith("test")
+        advice = f"; declare it on test lines that nobody has scored: {self._command}" if is_on_test else ""
+        note = f"exploratory, no verdict: {reason}{advice}"
         return exploratory(self._limited(compared, question.terms), note)
 
     @cached_property

@@ -194,7 +194,8 @@ def _trials(result: RecordedResults) -> str:
         ]
     if short:
         return f"Planned for every cell: {' and '.join(budget)}. Less so far: {'; '.join(short)}."
-    until = " up to the first look" if result.study.sequential is not None else ""
+    is_further = any(len(cell.finished) > num_seeds for cell in result.cells)
+    until = " up to the first look" if is_further or result.study.sequential is not None else ""
     return f"Every cell had the same budget{until}: {' and '.join(budget)}."
 
 
@@ -257,7 +258,7 @@ def _priors(result: RecordedResults) -> list[NoisePrior]:
 
 
 _EARLIER = "the store's earlier studies of like trainings"
-_PUBLISHED = "studies of the same system and a like size that nlgraft publishes"
+_PUBLISHED = "studies of the same system and a like size, of other seeds, that nlgraft publishes"
 
 
 def _prior_method(result: RecordedResults) -> list[str]:

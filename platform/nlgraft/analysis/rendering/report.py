@@ -108,6 +108,7 @@ def _study_html(result: RecordedResults, owner: str) -> str:
     return template("study.html.j2").render(
         _facts(result),
         owner=owner,
+        seeds=sorted({trial.seed for cell in result.cells for trial in cell.finished} or result.study.seeds),
         drawings=drawings,
         wide=figures.WIDE,
         legend=[(tables.cell_name(cell), index) for index, cell in enumerate(result.cells)],

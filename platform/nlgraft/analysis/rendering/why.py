@@ -75,10 +75,7 @@ def _decision(result: RecordedResults, comparison: Comparison, study: str) -> li
         word = "decides" if needed is not None else "hardly decides"
         lines.append(f"a look at {last} seeds {word} it: with a probability of {chance:.2f}")
         if needed is None:
-            return [
-                *lines,
-                f"a number of seeds is named from {PROBABILITY:g}; fewer questions and more test lines help",
-            ]
+            return [*lines, f"a number of seeds is named from {PROBABILITY:g}"]
     lines.append(_cost(result, comparison, look))
     num_looks = sum(1 for number in levels if number <= look)
     times = "" if num_looks <= 1 else f"   # {num_looks} times, until it is decided"
