@@ -1,8 +1,14 @@
 """Overrides that make shipped studies a matter of seconds, and settings of small models."""
 
+from typing import get_args
+
+from nlgraft.evaluation.metric_config import TextMetric
+
 TINY = {"preset": "tiny", "d_model": 16, "ffn_dim": 32, "num_heads": 2}
 SHARE = {"type": "float", "low": 0.0, "high": 1.0}
 GAINS = {"target": "gain", "levels": [0.0, 1.0], "baseline": 0.0}
+ALL_SCORES = {"metrics": get_args(TextMetric), "is_calibrated": True}
+TRAIN = {"max_steps": 2, "batch_tokens": 800, "warmup_steps": 1, "peak_lr": 0.01}
 GREEDY = {"beam": 1, "max_length_ratio": 0, "max_length_offset": 6}
 
 SMALL_DEMO = [

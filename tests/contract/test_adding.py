@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.small_studies import GREEDY, TINY, TRAIN
+
 ROOT = Path(__file__).parents[2]
 EXAMINED = Path(__file__).parent / "adding" / "examine.py"
 """Reads, runs, tracks and reports a study of the copy, and prints what it found as JSON."""
@@ -172,10 +174,9 @@ def run_in(house, *arguments):
 
 
 _TINY = {
-    "model": {"preset": "tiny", "d_model": 16, "ffn_dim": 32, "num_heads": 2},
-    "decode": {"beam": 1, "max_length_ratio": 0, "max_length_offset": 6},
+    "model": TINY,
+    "decode": GREEDY,
 }
-_TRAIN = {"max_steps": 2, "batch_tokens": 800, "warmup_steps": 1, "peak_lr": 0.01}
 
 
 def study_of_the_system():
@@ -188,7 +189,7 @@ def study_of_the_system():
         "base": {
             **_TINY,
             "tokenizer": {"vocab_size": 60},
-            "train": _TRAIN,
+            "train": TRAIN,
             "score": {"metrics": ["bleu", "exact"]},
         },
         "factors": {
@@ -232,9 +233,9 @@ def study_of_the_merge():
             **_TINY,
             "tokenizer": {"vocab_size": 150},
             "prlms": {"bert": prlm},
-            "pretraining": {"tokenizer": {"vocab_size": 120}, "train": _TRAIN},
+            "pretraining": {"tokenizer": {"vocab_size": 120}, "train": TRAIN},
             "fusion": {"prlms": ["bert"], "max_tokens": 20},
-            "train": _TRAIN,
+            "train": TRAIN,
             "score": {"metrics": ["bleu"]},
         },
         "factors": {

@@ -6,62 +6,41 @@ The factors are settings of the model that only graphs decide, and settings that
 import pytest
 
 from nlgraft.basics.errors import StudyError
-from nlgraft.study.data import paths
 from nlgraft.study.public import Study
 from tests.contract.toy_arms import arms_of
 
 UNKNOWN, IDLE = "the system's config has no", "have no effect|has no effect"
-LEARNED = {"source_positions": "learned"}
 PROBES = [
-    ("embedding_transfer", "patt_eg", "model.fusion.side", ["source", "both"], UNKNOWN, {}),
-    ("embedding_transfer", "patt_eg", "model.fine_encoder.norm", ["post", "pre"], UNKNOWN, {}),
-    ("embedding_transfer", "patt_eg", "model.max_positions", [512, 1024], IDLE, {}),
-    ("embedding_transfer", "mean", "transfer.cap", [5, 10], IDLE, {}),
-    ("lm_augmentation", "baseline", "model.fusion.site", ["ffn", "self"], UNKNOWN, {}),
-    ("lm_augmentation", "baseline", "model.source_context", ["source", "target"], UNKNOWN, {}),
-    ("lm_augmentation", "src_elmo", "model.max_positions", [512, 1024], IDLE, {}),
-    ("lm_augmentation", "baseline", "source.dropout", [0.0, 0.1], IDLE, {}),
-    ("multi_source", "trice", "model.fine_encoder.norm", ["post", "pre"], UNKNOWN, {}),
-    ("multi_source", "trice", "model.num_sources", [1, 2], UNKNOWN, {}),
-    ("multi_source", "trice", "model.max_positions", [512, 1024], IDLE, {}),
-    ("multi_source", "dual BERT", "sources.fine_encoder.norm", ["post", "pre"], IDLE, {}),
-    ("prlm_fusion", "sum", "model.fusion.side", ["source", "both"], UNKNOWN, {}),
-    ("prlm_fusion", "sum", "model.contexts", [{}], UNKNOWN, {}),
-    ("prlm_fusion", "sum", "model.max_positions", [512, 1024], IDLE, {}),
-    ("prlm_fusion", "plain", "fusion.site", ["ffn", "self"], IDLE, {}),
-    ("vocabulary_transfer", "vipi", "model.d_model", [16, 32], UNKNOWN, {}),
-    ("vocabulary_transfer", "vipi", "masked_lm.model.max_positions", [512, 1024], UNKNOWN, {}),
-    ("vocabulary_transfer", "from_scratch", "masked_lm.num_scoring_rounds", [1, 2], IDLE, {}),
-    ("llm_vocabulary", "none", "vocabulary.method", ["random", "fvt"], IDLE, {}),
-    ("llm_vocabulary", "prune", "vocabulary.min_count", [2, 3], IDLE, {}),
-    ("llm_vocabulary", "prune", "training.new_rows_first_steps", [0, 1], IDLE, {}),
-    ("llm_vocabulary", "extend", "causal_lm.model.max_positions", [512, 1024], UNKNOWN, {}),
+    ("embedding_transfer", "patt_eg", "model.fusion.side", ["source", "both"], UNKNOWN),
+    ("embedding_transfer", "mean", "transfer.cap", [5, 10], IDLE),
+    ("lm_augmentation", "baseline", "model.source_context", ["source", "target"], UNKNOWN),
+    ("lm_augmentation", "baseline", "source.dropout", [0.0, 0.1], IDLE),
+    ("multi_source", "trice", "model.num_sources", [1, 2], UNKNOWN),
+    ("multi_source", "dual BERT", "sources.fine_encoder.norm", ["post", "pre"], IDLE),
+    ("prlm_fusion", "sum", "model.contexts", [{}], UNKNOWN),
+    ("prlm_fusion", "plain", "fusion.site", ["ffn", "self"], IDLE),
+    ("vocabulary_transfer", "vipi", "masked_lm.model.max_positions", [512, 1024], UNKNOWN),
+    ("vocabulary_transfer", "from_scratch", "masked_lm.num_scoring_rounds", [1, 2], IDLE),
+    ("llm_vocabulary", "none", "vocabulary.method", ["random", "fvt"], IDLE),
+    ("llm_vocabulary", "extend", "causal_lm.model.max_positions", [512, 1024], UNKNOWN),
     # the same settings where they are read
-    (
-        "embedding_transfer",
-        "patt_eg",
-        "model.max_positions",
-        [512, 1024],
-        "",
-        LEARNED,
-    ),
-    ("multi_source", "trice", "sources.fine_encoder.norm", ["post", "pre"], "", {}),
-    ("prlm_fusion", "sum", "fusion.site", ["ffn", "self"], "", {}),
-    ("llm_vocabulary", "extend", "vocabulary.method", ["random", "fvt"], "", {}),
+    ("embedding_transfer", "patt_eg", "transfer.cap", [5, 10], ""),
+    ("multi_source", "trice", "sources.fine_encoder.norm", ["post", "pre"], ""),
+    ("prlm_fusion", "sum", "fusion.site", ["ffn", "self"], ""),
+    ("llm_vocabulary", "extend", "vocabulary.method", ["random", "fvt"], ""),
 ]
 
 
-def _study(system, arm, target, levels, model):
+def _study(system, arm, target, levels):
     values = dict(arms_of(f"trainables.{system}")[arm])
-    data = values.pop("data")
     metric = {"vocabulary_transfer": "accuracy", "llm_vocabulary": "bits_per_byte"}.get(system, "bleu")
     return {
         "schema_version": 1,
         "name": "probe",
         "description": "Is this factor refused?",
         "system": f"trainables.{system}",
-        "data": data,
-        "base": paths.merge(values, {"model": model}) if model else values,
+        "data": values.pop("data"),
+        "base": values,
         "factors": {"probe": {"target": target, "levels": levels, "baseline": levels[0]}},
         "objective": {
             "metric": f"dev/{metric}",
@@ -72,12 +51,12 @@ def _study(system, arm, target, levels, model):
 
 
 @pytest.mark.parametrize(
-    ("system", "arm", "target", "levels", "message", "model"),
+    ("system", "arm", "target", "levels", "message"),
     PROBES,
     ids=[f"{probe[0]}-{probe[2]}-{probe[4][:4] or 'read'}" for probe in PROBES],
 )
-def test_a_factor_without_effect_is_refused_by_its_name(system, arm, target, levels, message, model):
-    document = _study(system, arm, target, levels, model)
+def test_a_factor_without_effect_is_refused_by_its_name(system, arm, target, levels, message):
+    document = _study(system, arm, target, levels)
     if not message:
         assert len(Study.from_dict(document).plan(capacity={"CPU": 1.0, "GPU": 0.0}).cells) == len(levels)
         return
@@ -97,4 +76,4 @@ def test_the_refusal_of_a_wiring_setting_names_the_setting_of_its_system():
     ):
         arm = "sum" if system == "prlm_fusion" else "trice"
         with pytest.raises(StudyError, match=f"Did you mean '{setting}'"):
-            Study.from_dict(_study(system, arm, target, ["a", "b"], {}))
+            Study.from_dict(_study(system, arm, target, ["a", "b"]))

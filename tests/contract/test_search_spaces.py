@@ -4,6 +4,7 @@ import copy
 import functools
 import importlib.util
 import os
+from operator import attrgetter
 from pathlib import Path
 
 import jsonschema
@@ -22,6 +23,8 @@ from nlgraft.study.reading.system_import import load_system
 ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted(ROOT.glob("search_spaces/command/*.yaml"))
 FILES = sorted({*ROOT.glob("search_spaces/*/*.yaml")} - {*SCRIPTS})
+SCALES = ("tiny", "small", "paper")
+"""Scales of every study; some have further ones."""
 NUM_LINES = 3000
 """Lines of constructed text on which a study is planned: they have all characters and nearly all words."""
 DATA = Path(os.environ.get("NLGRAFT_DATA", ROOT.parent / "shared" / "data"))
@@ -68,27 +71,18 @@ def _foreign_sizes(model):
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
-@pytest.mark.parametrize("scale", [None, "tiny", "small", "paper"])
-def test_a_shipped_study_validates(path, scale):
-    study = _read(path, *([] if scale is None else [f"@{scale}"]))
-    assert {"tiny", "small", "paper"} <= set(study.scales), f"{path} lacks a scale"
-    system = load_system(study.system)
-    assert study.objective.metric in system.metrics
-    for cell in cells(study):
-        config = resolve_config(study, cell)
-        assert not _foreign_sizes(getattr(config, "model", None)), "the sizes of @tiny stayed behind"
-        for target in study.search.space if study.search is not None else ():
-            value = config
-            for part in target.split("."):
-                value = getattr(value, part)
-    assert claims_of(study)
-    assert all(claim.source for claim in claims_of(study))
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_further_scales_of_a_shipped_study_validate(path):
-    for scale in _read(path).scales.keys() - {"tiny", "small", "paper"}:
-        assert cells(_read(path, f"@{scale}"))
+def test_a_shipped_study_validates(path):
+    further = _read(path).scales.keys() - {*SCALES}
+    assert all(cells(_read(path, f"@{scale}")) for scale in further)
+    for study in (_read(path), *(_read(path, f"@{scale}") for scale in SCALES)):
+        assert study.objective.metric in load_system(study.system).metrics
+        for cell in cells(study):
+            config = resolve_config(study, cell)
+            assert not _foreign_sizes(getattr(config, "model", None)), "the sizes of @tiny stayed behind"
+            for target in study.search.space if study.search is not None else ():
+                attrgetter(target)(config)
+        assert claims_of(study)
+        assert all(claim.source for claim in claims_of(study))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")

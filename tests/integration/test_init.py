@@ -282,16 +282,11 @@ def emoji():
 
 TEXTS = {
     "ja": ("prlm_fusion", "dev/chrf"),
-    "zh": ("embedding_transfer", "dev/chrf"),
     "ko": ("multi_source", "dev/chrf"),
     "th": ("lm_augmentation", "dev/chrf"),
     "am": ("prlm_fusion", "dev/bleu"),
-    "hi": ("embedding_transfer", "dev/bleu"),
     "ar": ("multi_source", "dev/bleu"),
-    "he": ("lm_augmentation", "dev/bleu"),
-    "ta": ("prlm_fusion", "dev/bleu"),
     "my": ("embedding_transfer", "dev/chrf"),
-    "km": ("multi_source", "dev/chrf"),
     "emoji": ("lm_augmentation", "dev/bleu"),
     "mixed": ("prlm_fusion", "dev/chrf"),
 }

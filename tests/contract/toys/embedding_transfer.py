@@ -3,16 +3,10 @@
 from typing import Any, get_args
 
 from nlgraft.evaluation.metric_config import TextMetric
-from tests.small_studies import GREEDY, TINY
+from tests.small_studies import GREEDY, TINY, TRAIN
 from trainables.embedding_transfer.config import Method
 
-_TRAIN = {
-    "max_steps": 3,
-    "batch_tokens": 800,
-    "warmup_steps": 1,
-    "peak_lr": 0.01,
-    "eval_every_steps": 2,
-}
+_TRAIN = {**TRAIN, "max_steps": 3, "eval_every_steps": 2}
 _GENERATOR = {"max_steps": 2, "batch_tokens": 800, "eval_every_steps": 2, "num_dev_sentences": 6}
 
 

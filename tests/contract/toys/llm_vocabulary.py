@@ -2,16 +2,10 @@
 
 from typing import Any, get_args
 
-from nlgraft.evaluation.metric_config import TextMetric
+from tests.small_studies import ALL_SCORES, TRAIN
 from trainables.llm_vocabulary.config import VECTOR_METHODS, Change
 
-_TRAIN = {
-    "max_steps": 2,
-    "batch_tokens": 400,
-    "warmup_steps": 1,
-    "peak_lr": 0.01,
-    "eval_every_steps": 2,
-}
+_TRAIN = {**TRAIN, "batch_tokens": 400, "eval_every_steps": 2}
 _SIZES = {"corpus": "conlang", "task": "monolingual", "dev": 12, "test": 12}
 _TOY: dict[str, Any] = {
     "data": {
@@ -40,12 +34,13 @@ def _arms():
     for change in ("none", "extend"):
         arms[f"{change}, not trained"] = {**arms[change], "training": None}
     for change in ("replace", "extend", "prune_extend"):
-        for method in VECTOR_METHODS:
-            arms[f"{change}, {method}"] = _vocabulary(change=change, method=method)
         arms[f"{change}, omp"] = _vocabulary(change=change, method="omp", donor=donor)
         train = {**_TRAIN, "max_epochs": None, "batch_tokens": None, "batch_sentences": 8}
         distillation = {"num_contexts": 3, "context_tokens": 12, "train": train}
         arms[f"{change}, distilled"] = _vocabulary(change=change, distillation=distillation)
+    for change, methods in {"replace": VECTOR_METHODS, "prune_extend": ("focus",)}.items():
+        for method in methods:
+            arms[f"{change}, {method}"] = _vocabulary(change=change, method=method)
     arms["extend, new rows first"] = {
         **_vocabulary(change="extend", method="random"),
         "training": {"train": _TRAIN, "new_rows_first_steps": 1, "table_lr_multiplier": 2.0},
@@ -63,7 +58,7 @@ def _arms():
         },
         "causal_lm": {**_TOY["causal_lm"], "max_tokens": 140},
         "task": {"prompt": "{source} => ", "max_target_tokens": 64, "decode": {"beam": 2}},
-        "score": {"metrics": get_args(TextMetric), "is_calibrated": True},
+        "score": ALL_SCORES,
     }
     arms["extend, translation"] = translation
     summaries = {**translation["data"]["downstream"], "task": "summarisation"}

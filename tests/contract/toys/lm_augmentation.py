@@ -1,11 +1,10 @@
 """Every arm of lm_augmentation at a size of seconds."""
 
-from typing import Any, get_args
+from typing import Any
 
-from nlgraft.evaluation.metric_config import TextMetric
-from tests.small_studies import GREEDY, TINY
+from tests.small_studies import ALL_SCORES, GREEDY, TINY, TRAIN
 
-_TRAIN = {"max_steps": 3, "batch_tokens": 800, "warmup_steps": 1, "peak_lr": 0.01, "eval_every_steps": 2}
+_TRAIN = {**TRAIN, "max_steps": 3, "eval_every_steps": 2}
 _LM = {"d_model": 8, "num_layers": 1, "num_heads": 2, "ffn_dim": 8}
 _TEXT = {"corpus": "conlang", "task": "monolingual", "train": 60, "dev": 8, "test": 4}
 _BASE: dict[str, Any] = {
@@ -36,10 +35,7 @@ _ELMO_MODEL = {"source_positions": "none", "has_source_scale": False}
 ARMS: dict[str, dict[str, Any]] = {
     "baseline": {
         **_BASE,
-        "score": {
-            "metrics": get_args(TextMetric),
-            "is_calibrated": True,
-        },
+        "score": ALL_SCORES,
         "num_extracted_sentences": 1,
     },
     "shared, learned positions": _with(

@@ -1,9 +1,8 @@
 """Every cell of the minimal example at a size of seconds."""
 
-from typing import Any, get_args
+from typing import Any
 
-from nlgraft.evaluation.metric_config import TextMetric
-from tests.small_studies import TINY
+from tests.small_studies import ALL_SCORES, TINY
 
 _BASE: dict[str, Any] = {
     "data": {"corpus": "conlang", "task": "multi_source", "train": 100, "dev": 8, "test": 6},
@@ -14,10 +13,5 @@ _BASE: dict[str, Any] = {
 }
 ARMS = {read: {**_BASE, "read": read} for read in ("first", "second", "both")}
 ARMS["first"]["model"] = {**_BASE["model"], "source_positions": "learned", "max_positions": 300}
-ARMS["both"] |= {
-    "score": {
-        "metrics": get_args(TextMetric),
-        "is_calibrated": True,
-    }
-}
+ARMS["both"] |= {"score": ALL_SCORES}
 ARMS["second"]["model"] = {**_BASE["model"], "target_positions": "learned", "max_positions": 300}

@@ -2,12 +2,10 @@
 
 import tempfile
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from nlgraft.evaluation.metric_config import TextMetric
-from tests.small_studies import GREEDY, TINY
+from tests.small_studies import ALL_SCORES, GREEDY, TINY, TRAIN
 
-_TRAIN = {"max_steps": 2, "batch_tokens": 800, "warmup_steps": 1, "peak_lr": 0.01}
 _TEXT = {"corpus": "conlang", "task": "monolingual", "train": 40, "dev": 4, "test": 2}
 _LANGUAGES = {"first": {**_TEXT, "language": "first"}, "target": {**_TEXT, "language": "target"}}
 _SIZES = {"train": 60, "dev": 6, "test": 4}
@@ -21,8 +19,8 @@ _BASE: dict[str, Any] = {
     "model": TINY | {"tying": "all"},
     "decode": GREEDY,
 }
-_UPSTREAM = {"train": _TRAIN}
-_PHASES: dict[str, Any] = {"single_source": {"train": _TRAIN}, "multi_source": {"train": _TRAIN}}
+_UPSTREAM = {"train": TRAIN}
+_PHASES: dict[str, Any] = {"single_source": {"train": TRAIN}, "multi_source": {"train": TRAIN}}
 _DUAL_TRANSFORMER = {
     "encoding": "own",
     "cross_attention": "serial",
@@ -48,19 +46,17 @@ def _four_sources():
     return {"task": {"corpus": "files", **splits}, "languages": list("abcde")}
 
 
-_ALL_METRICS = get_args(TextMetric)
-
 ARMS: dict[str, dict[str, Any]] = {
     "trice": {
         **_BASE,
         **_PHASES,
         "upstream": _UPSTREAM,
-        "score": {"metrics": _ALL_METRICS, "is_calibrated": True},
+        "score": ALL_SCORES,
     },
     "single source": {
         **_BASE,
         "read": [1],
-        "single_source": {"train": _TRAIN},
+        "single_source": {"train": TRAIN},
         "upstream": _UPSTREAM,
     },
     "fine encoder with an adapter per layer, learned segments": {
@@ -71,8 +67,8 @@ ARMS: dict[str, dict[str, Any]] = {
     },
     "trice, adapters": {
         **_BASE,
-        "single_source": {"train": _TRAIN},
-        "multi_source": {"train": _TRAIN, "part": {"lora": {"rank": 2}}},
+        "single_source": {"train": TRAIN},
+        "multi_source": {"train": TRAIN, "part": {"lora": {"rank": 2}}},
     },
     "fine encoder with an adapter on top": {
         **_BASE,
@@ -88,30 +84,30 @@ ARMS: dict[str, dict[str, Any]] = {
     },
     "dual BERT": {
         **_BASE,
-        "upstream": {"train": _TRAIN, "objective": "masked_tokens"},
+        "upstream": {"train": TRAIN, "objective": "masked_tokens"},
         "sources": {"segments": "none", "cross_attention": "joint", "fine_encoder": {"num_layers": 0}},
-        "multi_source": {"train": _TRAIN},
+        "multi_source": {"train": TRAIN},
     },
     "dual transformer, learned positions": {
         **_BASE,
         "model": {**_BASE["model"], "source_positions": "learned", "max_positions": 300},
         "sources": _DUAL_TRANSFORMER,
-        "multi_source": {"train": _TRAIN},
+        "multi_source": {"train": TRAIN},
     },
     "four sources": {
         **_BASE,
         "data": _four_sources(),
-        "multi_source": {"train": _TRAIN},
+        "multi_source": {"train": TRAIN},
         "is_adversarial": True,
-        "score": {"metrics": _ALL_METRICS},
+        "score": {"metrics": ALL_SCORES["metrics"]},
     },
     "previous sentence": {**_BASE, **_PHASES, "data": _DOCUMENTS, "documents": "previous"},
     "two sentences joined": {
         **_BASE,
         "data": _DOCUMENTS,
         "documents": "joined",
-        "single_source": {"train": _TRAIN},
+        "single_source": {"train": TRAIN},
     },
 }
-ARMS["dual transformer, pretrained"]["multi_source"] = {"train": _TRAIN, "part": {"top_layers": 1}}
+ARMS["dual transformer, pretrained"]["multi_source"] = {"train": TRAIN, "part": {"top_layers": 1}}
 ARMS["single source"]["model"] = {**_BASE["model"], "target_positions": "learned", "max_positions": 300}

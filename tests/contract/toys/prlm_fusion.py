@@ -1,11 +1,10 @@
 """Every arm of prlm_fusion at a size of seconds."""
 
-from typing import Any, get_args
+from typing import Any
 
-from nlgraft.evaluation.metric_config import TextMetric
-from tests.small_studies import GREEDY, TINY
+from tests.small_studies import ALL_SCORES, GREEDY, TINY, TRAIN
 
-_TRAIN = {"max_steps": 3, "batch_tokens": 800, "warmup_steps": 1, "peak_lr": 0.01, "eval_every_steps": 2}
+_TRAIN = {**TRAIN, "max_steps": 3, "eval_every_steps": 2}
 _SIZES = {"d_model": 16, "num_heads": 2, "ffn_dim": 32, "num_layers": 2}
 _BASE: dict[str, Any] = {
     "data": {
@@ -66,8 +65,5 @@ ARMS = {
 }
 ARMS["direct"]["model"] = {**_BASE["model"], "source_positions": "learned", "max_positions": 300}
 ARMS["sum"]["num_extracted_sentences"] = 1
-ARMS["sum"]["score"] = {
-    "metrics": get_args(TextMetric),
-    "is_calibrated": True,
-}
+ARMS["sum"]["score"] = ALL_SCORES
 ARMS["plain"]["model"] = {**_BASE["model"], "target_positions": "learned", "max_positions": 300}

@@ -2,15 +2,10 @@
 
 from typing import Any, get_args
 
+from tests.small_studies import TRAIN
 from trainables.vocabulary_transfer.config import Method
 
-_TRAIN = {
-    "max_steps": 2,
-    "batch_tokens": 400,
-    "warmup_steps": 1,
-    "peak_lr": 0.01,
-    "eval_every_steps": 2,
-}
+_TRAIN = {**TRAIN, "batch_tokens": 400, "eval_every_steps": 2}
 _SIZES = {"corpus": "conlang", "dev": 12, "test": 12}
 _TOY: dict[str, Any] = {
     "data": {

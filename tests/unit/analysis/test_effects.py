@@ -111,7 +111,6 @@ def test_two_cells_are_the_plain_comparison():
         segments = {seed: np.hstack([row, np.ones_like(row)]) for seed, row in rows.items()}
         cells.append({seed: Measured(float(row[:, 0].mean()), row) for seed, row in segments.items()})
     plain = Comparer().contrast("test/loss", "a", "b", [(1.0, cells[0]), (-1.0, cells[1])])
-    assert Comparer().contrast("test/loss", "a", "b", [(1.0, cells[0]), (-1.0, cells[1])]) == plain
     # a cell against itself within a longer contrast takes nothing away and adds nothing
     longer = Comparer().contrast(
         "test/loss", "a", "b", [(1.0, cells[0]), (-1.0, cells[1]), (1.0, cells[1]), (-1.0, cells[1])]
@@ -151,6 +150,8 @@ def test_a_crossed_study_reports_its_effects(make_study, run, store):
         assert "arm=avg_eg × lr=0.01" in text
     assert "Effects on test/bleu" in crossed.render("latex")
     assert crossed.render("latex").isascii()
+    assert crossed.gains() == []
+    assert "Gains over" not in crossed.render("html")
 
 
 def test_gains_over_a_factor_by_hand(make_study, run, store):
@@ -172,9 +173,3 @@ def test_gains_over_a_factor_by_hand(make_study, run, store):
     assert "## Gains over lr" in crossed.render("md")
     assert "Gains over lr in test/bleu" in crossed.render("html")
     assert "Gains over lr" in crossed.render("latex")
-
-
-def test_without_a_factor_to_report_gains_over_there_are_none(make_study, run, store):
-    crossed = run(make_study(**CROSSED), store)
-    assert crossed.gains() == []
-    assert "Gains over" not in crossed.render("html")

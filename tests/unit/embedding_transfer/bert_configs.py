@@ -5,12 +5,11 @@ import functools
 from nlgraft.text.corpora import load_corpus
 from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.training.models import read_model
-from tests.small_studies import GREEDY
+from tests.small_studies import GREEDY, TRAIN
 from tests.unit.stages.runs import finish
 from trainables.embedding_transfer import METRICS, Config, stage_graph
 
 CORPUS = {"corpus": "conlang", "train": 80, "dev": 6, "test": 4}
-TRAIN = {"max_steps": 2, "batch_tokens": 800, "warmup_steps": 1, "peak_lr": 0.01}
 GENERATOR = {"max_steps": 2, "batch_tokens": 800, "eval_every_steps": 2, "num_dev_sentences": 4}
 ROOM = 126
 """Tokens that the checkpoint can read beside begin and end."""

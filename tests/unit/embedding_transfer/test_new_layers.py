@@ -10,34 +10,18 @@ from nlgraft.text.tokenizer_config import LearnedTokenizerConfig
 from nlgraft.text.tokenizers import train_sentencepiece
 from nlgraft.training.models import read_model
 from nlgraft.vocab.transfer_plan import Provenance, TransferPlan
-from tests.small_studies import GREEDY, TINY
+from tests.contract.toys.embedding_transfer import ARMS
 from tests.tensors import differing
 from tests.unit.embedding_transfer.bert_configs import graph_of
 from tests.unit.stages.runs import finish
 from trainables.embedding_transfer import METRICS, Config
 
-TRAIN = {"max_steps": 3, "batch_tokens": 800, "warmup_steps": 1, "peak_lr": 0.01}
-BASE = {
-    "data": {
-        "upstream": {"corpus": "conlang", "domain": "a", "train": 200, "dev": 8, "test": 4},
-        "downstream": {"corpus": "conlang", "domain": "b", "train": 100, "dev": 8, "test": 4},
-    },
-    "tokenizers": {
-        "upstream": {"vocab_size": 160, "is_shared": False},
-        "downstream": {"vocab_size": 200, "is_shared": False},
-        "joint": {"vocab_size": 180, "is_shared": False},
-    },
-    "model": TINY,
-    "upstream": {"train": TRAIN},
-    "downstream": {"train": TRAIN},
-    "independent": {"max_steps": 3, "warmup_steps": 1, "peak_lr": 0.01},
-    "decode": GREEDY,
-}
+BASE = ARMS["mean"]
 TABLE = "target_embedding.table.weight"
 
 
 def run(store, method, sides="decoder"):
-    config = Config(**BASE, transfer={"method": method, "sides": sides})
+    config = Config(**{**BASE, "transfer": {"method": method, "sides": sides}})
     record, at = finish(store, graph_of(config), config, METRICS)
     assert {"dev/bleu", "dev/length_saved", "upstream/dev_bleu"} <= set(record.metrics)
     return at

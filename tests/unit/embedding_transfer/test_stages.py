@@ -114,10 +114,7 @@ def test_sides(store, sides, changed):
 @pytest.mark.parametrize(("sides", "num_tables"), [("decoder", 2), ("both", 1)])
 def test_one_table_for_all(store, sides, num_tables):
     """Invariant V41: a shared table is untied when one side is exchanged and stays one when both are."""
-    shared = {
-        "model": {"tying": "all"},
-        "tokenizers": {"upstream": {"is_shared": True}, "downstream": {"is_shared": True}},
-    }
+    shared = {"model": {"tying": "all"}, "tokenizers": SHARED}
     at, _, after = models(store, "patt_eg", transfer={"method": "patt_eg", "sides": sides}, **shared)
     source, target = after["source_embedding.table.weight"], after["target_embedding.table.weight"]
     assert (source.data_ptr() == target.data_ptr()) == (num_tables == 1)
@@ -142,17 +139,6 @@ def test_random_rows_differ_between_seeds_and_copied_rows_do_not(store):
     assert not np.isclose(plans[0][1][drawn], plans[1][1][drawn]).all(axis=1).any()
     assert np.array_equal(plans[0][1][copied], plans[1][1][copied])
     assert abs(plans[0][1][drawn].std() * 4 - 1) < 0.1
-
-
-def test_sampled_segmentation_and_greedy_bleu(store):
-    changes = {
-        "tokenizers": {"downstream": {"sampling_alpha": 0.2}},
-        "downstream": {
-            "num_bleu_sentences": 5,
-            "train": {"best_metric": "dev/greedy_bleu"},
-        },
-    }
-    assert "dev/greedy_bleu" in run(store, "avg_eg", **changes)[0].curves
 
 
 def test_calibration_and_other_measures_are_asked_for(store):

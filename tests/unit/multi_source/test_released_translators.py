@@ -13,11 +13,11 @@ from nlgraft.stages.run.translation_stages import HYPOTHESES_FILE
 from nlgraft.stages.seq2seq_graph import TRANSLATE
 from nlgraft.study.public import Study
 from tests.released_translators import FAMILIES, write_multilingual
+from tests.small_studies import TRAIN
 from tests.tiny_checkpoints import LINES
 from tests.unit.stages.runs import made
 from trainables.multi_source import Config, stage_graph
 
-TRAIN = {"max_steps": 2, "batch_tokens": 800, "warmup_steps": 1, "peak_lr": 0.01}
 TASK = {"corpus": "conlang", "task": "post_editing", "train": 60, "dev": 6, "test": 4}
 
 

@@ -4,6 +4,8 @@ from nlgraft.pipeline.execute import RecordingReporter
 from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.trial import StageRunner, run_trial
 
+TRAIN = {"max_steps": 6, "batch_tokens": 300, "warmup_steps": 1, "peak_lr": 0.01, "eval_every_steps": 3}
+
 
 class StopsAt(NullReporter):
     """Stops a trial once a stage has reported a step."""

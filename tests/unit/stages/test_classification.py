@@ -35,9 +35,8 @@ from nlgraft.training.masked_text import TEXT, MaskingIds
 from nlgraft.training.train_config import MaskedScoringConfig, MaskingConfig, TrainConfig
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from tests.tensors import differing
-from tests.unit.stages.runs import StopsAt, artifact, run
+from tests.unit.stages.runs import TRAIN, StopsAt, artifact, run
 
-TRAIN = {"max_steps": 6, "batch_tokens": 300, "warmup_steps": 1, "peak_lr": 0.01, "eval_every_steps": 3}
 PRETRAINING = TrainConfig(max_steps=2, batch_tokens=300, eval_every_steps=2)
 OURS = TransformerConfig(preset="tiny", d_model=16, ffn_dim=24, num_heads=2, dropout=0.0)
 BERT = {"d_model": 16, "num_heads": 2, "ffn_dim": 24}

@@ -19,10 +19,9 @@ from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.text.tokenizer_config import TokenizerConfig
 from nlgraft.training.language_model_training import read_language_model
 from tests.tensors import differing
-from tests.unit.stages.runs import StopsAt, artifact, run
+from tests.unit.stages.runs import TRAIN, StopsAt, artifact, run
 
 SIZES = {"d_model": 16, "num_layers": 1, "num_heads": 2, "ffn_dim": 16}
-TRAIN = {"max_steps": 6, "batch_tokens": 300, "warmup_steps": 1, "peak_lr": 0.01, "eval_every_steps": 3}
 
 
 def pretrained(kind="uni_lm", seed=1, max_tokens=20, train=TRAIN, **phase):

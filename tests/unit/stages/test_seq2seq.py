@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
@@ -14,8 +13,8 @@ from nlgraft.nn.model_config import GenerationConfig, TransformerConfig
 from nlgraft.pipeline.execute import execute_stage
 from nlgraft.pipeline.stage import NullReporter, StageGraph
 from nlgraft.stages import seq2seq_graph as pieces
-from nlgraft.stages.config_parts import MaskedSpansConfig, ScoreConfig
-from nlgraft.stages.metrics import NATS_PER_CHAR, OUTPUT, SAVED, TEXT, TRAINING, prefixed
+from nlgraft.stages.config_parts import ScoreConfig
+from nlgraft.stages.metrics import NATS_PER_CHAR, OUTPUT, SAVED, TEXT, TRAINING
 from nlgraft.stages.run.seq2seq_stages import batches, check_positions
 from nlgraft.stages.run.text_stages import open_tokenizer, read_encoded, vocab_sizes
 from nlgraft.stages.run.translation_stages import model_inputs
@@ -145,15 +144,6 @@ def test_weights_are_carried_into_another_architecture(store):
     assert record.metrics["parameters/total"] > record.metrics["first/parameters_total"]
 
 
-def test_one_source_is_drawn_at_a_time(store):
-    text = texts()
-    view = BOTH.model_copy(update={"is_one_source_drawn": True})
-    settings = TrainSettings(train=TRAIN, model=model(), view=view)
-    trained = pieces.train("trained", text, settings, seed=1)
-    record, _ = finish(store, scored(trained, text, View(), ("dev",)))
-    assert np.isfinite(record.metrics["dev/loss"])
-
-
 def rows_of(store, text, view, **budget):
     """Rows of every batch of two epochs of a training."""
     for stage in StageGraph(text.encoded).stages:
@@ -183,20 +173,6 @@ def test_batches_by_tokens_differ_between_vocabularies(store):
     assert len(alike) < len(small[0]) / 4
 
 
-def test_text_infilling_learns_from_text_alone(store):
-    config = ConlangConfig(corpus="conlang", task="monolingual", train=60, dev=8, test=4)
-    lines = pieces.text("task", config)
-    learned = TokenizerConfig(vocab_size=200)
-    tokenizer = pieces.tokenizer("task", learned, {"task": lines}, special_tokens=("<mask>",))
-    streams = {"source 0": "source 0", "target": "source 0"}
-    text = pieces.encode("task", lines, {"source 0": tokenizer, "target": tokenizer}, streams=streams)
-    settings = TrainSettings(
-        train=TRAIN, model=model(), masked_spans=MaskedSpansConfig(), metric_prefix="upstream"
-    )
-    record, _ = finish(store, StageGraph(pieces.train("upstream", text, settings, seed=1)))
-    assert set(record.metrics) == set(prefixed("upstream", TRAINING))
-
-
 def test_sampled_text_and_greedy_bleu(store):
     text = texts("translation", 1)
     settings = TrainSettings(train=TRAIN, model=model(), sampling_alpha=0.2, num_bleu_sentences=3)
@@ -207,16 +183,6 @@ def test_sampled_text_and_greedy_bleu(store):
     plain = pieces.train("trained", text, TrainSettings(train=TRAIN, model=model()), seed=1)
     fixed, _ = finish(store, scored(plain, text, splits=("dev",)))
     assert record.metrics["dev/loss"] != fixed.metrics["dev/loss"]
-
-
-def test_an_upstream_model_is_scored_apart(store):
-    text = texts("translation", 1)
-    settings = TrainSettings(train=TRAIN, model=model(), metric_prefix="upstream")
-    upstream = pieces.train("upstream", text, settings, seed=1)
-    record, _ = finish(
-        store, StageGraph(pieces.upstream_scores(upstream, text, decode=DECODE, score=ScoreConfig()))
-    )
-    assert set(record.metrics) == {"upstream/dev_bleu", *prefixed("upstream", TRAINING)}
 
 
 LEARNED = TransformerConfig(

@@ -15,24 +15,15 @@ from tests.unit.study.mistakes import change
         ("objectiv", 1, "unknown key 'objectiv'. Did you mean 'objective'?"),
         ("resources.worker", 2, "Did you mean 'workers'?"),
         ("base.train.max_stepz", 2, "Did you mean 'max_steps'?"),
-        ("base.trian", {}, "Did you mean 'train'?"),
         ("data.tran", 2, "unknown key 'tran'. Did you mean 'train'? Allowed: corpus, train"),
         # wrong types
         ("seeds", [True], "expected int >= 0, <= 4294967295, got true", "seeds[0]"),
-        ("seeds", ["1"], "expected int >= 0, <= 4294967295, got the text '1'", "seeds[0]"),
         ("seeds", 3, "expected list of int at least 1 long, got 3"),
         ("name", 3, "expected text, got 3; quote it"),
-        ("factors.depth", 3, "expected mapping, got 3"),
         ("claims", {}, "expected list of mapping, got a mapping with no keys"),
         ("description", None, "expected text, got nothing (null)"),
         # levels
         ("factors.depth.levels", [], "is empty"),
-        (
-            "factors.depth.levels",
-            [1, 2, 1.0],
-            "is the same as levels[0]: 1 and 1.0",
-            "factors.depth.levels[2]",
-        ),
         (
             "factors.depth.levels",
             [1, 2, "1"],
@@ -44,7 +35,6 @@ from tests.unit.study.mistakes import change
         ("factors.depth.baseline", 4, "4 is not among the levels. Allowed: 1, 2, 3"),
         ("factors.depth.baseline", "2", "'2' is not among the levels. Did you mean 2?"),
         ("factors.depth.baseline", ..., "is missing"),
-        ("factors.arm.baseline", "avgeg", "Did you mean 'avg_eg'?"),
         # one path, two owners
         ("factors.d2", {"target": "model.num_layers", "levels": [1], "baseline": 1}, "factors.depth"),
         ("factors.d2", {"target": "model", "levels": [{}], "baseline": {}}, "one path has one owner"),
@@ -67,12 +57,6 @@ from tests.unit.study.mistakes import change
         ("components.gradual.without", {}, "at least 1 long, got a mapping with no keys"),
         # levels that the system refuses
         ("factors.depth.levels", [2, 9], "expected int >= 1, <= 6, got 9", "factors.depth.levels[1]"),
-        (
-            "factors.depth.levels",
-            [2, "3"],
-            "expected int >= 1, <= 6, got the text '3'",
-            "factors.depth.levels[1]",
-        ),
         (
             "factors.arm.levels.b",
             {"generator.kind": "pat"},
@@ -101,8 +85,6 @@ from tests.unit.study.mistakes import change
         ("objective.direction", "minimize", "dev/bleu is a metric to maximize"),
         ("objective.direction", "maximise", "Did you mean 'maximize'?"),
         ("objective.metric", "test/bleu", "computed on the test set, which nothing may be"),
-        ("objective", [{"metric": "dev/bleu"}], "expected mapping, got a list of 1"),
-        ("objective", ..., "is missing"),
         # budgets
         ("budget.wall_clock", -5, "-5 is not a positive duration"),
         ("budget.wall_clock", "2:30", "'2:30' is not a duration"),
@@ -124,7 +106,6 @@ from tests.unit.study.mistakes import change
             "design.cells[0].depth",
         ),
         ("design", {"kind": "cells", "cells": [{}]}, "is empty", "design.cells[0]"),
-        ("components.gradual", ..., None),
         # excludes
         ("exclude", [{"depth": 1, "arm": "att_eg"}], "matches no cell of the design", "exclude[0]"),
         ("exclude", [{"depth": 2}], "drops the baseline"),
@@ -132,19 +113,11 @@ from tests.unit.study.mistakes import change
         # resources
         (
             "resources",
-            {"gpus_per_worker": 0.3, "workers": 2},
-            "cannot share a GPU",
-            "resources.gpus_per_worker",
-        ),
-        (
-            "resources",
             {"gpus_per_worker": 0.5, "workers": {"min": 1, "max": 2}},
             "2 workers of one trial cannot share a GPU",
             "resources.gpus_per_worker",
         ),
-        ("resources.workers", {"min": 1, "max": 4}, None),
         ("resources", {"workers": {"min": 2, "max": 4}, "sharding": "full"}, None),
-        ("resources.sharding", "full", "over its workers, 1 worker; give at least 2"),
         (
             "resources",
             {"workers": {"min": 1, "max": 4}, "sharding": "full"},
@@ -154,7 +127,6 @@ from tests.unit.study.mistakes import change
         ("resources.workers", {"min": 3, "max": 2}, "2 is below min, 3", "resources.workers.max"),
         ("resources.workers", {"min": 1}, "is missing", "resources.workers.max"),
         ("resources", {"workers": 3, "max_cpus": 2}, "2 is too few: one trial has 3", "resources.max_cpus"),
-        ("resources", {"gpus_per_worker": 1, "max_gpus": 0.5}, "one trial has 1", "resources.max_gpus"),
         # planned looks
         ("sequential", {"looks": []}, "at least 1 long", "sequential.looks"),
         ("sequential", {"kind": "anytime"}, "looks", "sequential.kind"),
@@ -175,7 +147,6 @@ from tests.unit.study.mistakes import change
         ("schema_version", 2, "2 is newer than this nlgraft, which reads up to 1; upgrade"),
         # systems
         ("system", "toy_sistem", "there is no module 'toy_sistem'"),
-        ("system", ..., "is missing"),
         # the config
         ("base.data", {"corpus": "conlang"}, "belongs in the study's own field data"),
         ("data", {}, "is missing. Allowed: conlang, files", "data.corpus"),
@@ -217,15 +188,10 @@ SELF = {"better": "att_eg", "worse": "att_eg", "metric": "test/bleu", "source": 
         ({"better": "without gradul", "worse": "full"}, "better", "Did you mean 'gradual'?"),
         ({"better": "att_eg", "worse": ["avg_eg", "avg"]}, "worse", "there is no cell 'avg'"),
         ({"better": "att_eg"}, "worse", "is missing; a claim names two cells"),
-        ({"worse": "att_eg"}, "better", "is missing; a claim names two cells"),
         ({"better": "att_eg", "worse": "arm=att_eg"}, "worse", "'att_eg' are the same cell, 'arm=att_eg'"),
         ({"cell": "att_eg", "better": "att_eg", "worse": "full"}, "cell", "unknown key"),
         ({}, "better", "is missing; a claim names two cells"),
-        (
-            {"better": "avg_eg", "worse": "att_eg"},
-            "",
-            "avg_eg has 1, att_eg has 2 (T1), but",
-        ),
+        ({"better": "avg_eg", "worse": "att_eg"}, "", "avg_eg has 1, att_eg has 2 (T1), but"),
         (
             {"better": "avg_eg", "worse": "att_eg", "metric": "test/bleu", "source": "section 4"},
             "",
@@ -244,7 +210,6 @@ SELF = {"better": "att_eg", "worse": "att_eg", "metric": "test/bleu", "source": 
             "",
             "no entry of published has dev/bleu",
         ),
-        ({"better": "att_eg", "worse": "full", "metric": "dev/bleus"}, "metric", "Did you mean 'dev/bleu'?"),
         ({"better": "depth=1", "worse": "full", "source": "T2"}, "metric", "is missing; an ordering without"),
         ({"better": "att_eg", "worse": "full", "sorce": "x"}, "sorce", "Did you mean 'source'?"),
         ({"better": "att_eg", "worse": 3}, "worse", "expected text or list of text, got 3"),

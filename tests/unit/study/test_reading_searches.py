@@ -20,7 +20,6 @@ from tests.unit.study.mistakes import SEARCH, change
             "space.x.type",
             "'flot' is not allowed. Did you mean 'float'?",
         ),
-        ("space.x", {"low": 1, "high": 2}, "space.x.type", "is missing. Allowed: float, int, categorical"),
         ("space.x", {"type": "int", "low": 1.5, "high": 2}, "space.x.low", "expected int, got 1.5"),
         ("space.x", {"type": "int", "low": 1, "hihg": 2}, "space.x.hihg", "Did you mean 'high'?"),
         # what the system makes of the ends
@@ -29,12 +28,6 @@ from tests.unit.study.mistakes import SEARCH, change
             {"model.dropout": {"type": "float", "low": 0, "high": 1}},
             "space.model.dropout.high",
             "expected float >= 0, < 1, got 1.0",
-        ),
-        (
-            "space",
-            {"train.max_steps": {"type": "float", "low": 1, "high": 9}},
-            "space.train.max_steps.low",
-            "expected int >= 1, got 1.0",
         ),
         (
             "space",
@@ -92,10 +85,8 @@ from tests.unit.study.mistakes import SEARCH, change
         ("start", [{"train.peak_lrs": 1}], "start[0].train.peak_lrs", "Did you mean 'train.peak_lr'?"),
         ("start", [{"train.peak_lr": 7.0}], "start[0].train.peak_lr", "7.0 is not a value of"),
         ("start", [{"train.peak_lr": 1e-3}] * 9, "start", "has 9 entries for"),
-        ("trials", 0, "trials", "expected int >= 1, got 0"),
         ("trials", ..., "trials", "is missing"),
         ("space", {}, "space", "at least 1 long, got a mapping with no keys"),
-        ("space", ..., "space", "is missing"),
         (
             "trial_scheduler",
             {"name": "asha", "metric": "train/los"},
@@ -108,12 +99,6 @@ from tests.unit.study.mistakes import SEARCH, change
             {"grace_steps": 5, "max_steps": 5},
             "trial_scheduler.max_steps",
             "nothing would stop",
-        ),
-        (
-            "trial_scheduler",
-            {"reduction_factor": 1},
-            "trial_scheduler.reduction_factor",
-            "expected int >= 2",
         ),
     ],
 )

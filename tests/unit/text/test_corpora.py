@@ -15,7 +15,7 @@ from nlgraft.text.corpora import (
     write_corpus,
 )
 from nlgraft.text.corpus_checks import check_corpus
-from nlgraft.text.corpus_config import ConlangConfig, CorpusConfig, digest, further_tests
+from nlgraft.text.corpus_config import CorpusConfig, digest, further_tests
 
 config_of = TypeAdapter(CorpusConfig).validate_python
 
@@ -114,13 +114,6 @@ def test_further_test_sets_are_splits_and_part_of_the_digest(tmp_path):
     assert further_tests({"upstream": plain, "downstream": config}) == ("test_2017",)
     with pytest.raises(ValueError, match="give the main test set as test"):
         config_of({**settings, **more, "test": None, "limits": {}})
-
-
-def test_files_become_splits(tmp_path):
-    corpora = loaded(small(tmp_path))
-    assert list(corpora) == ["train", "dev", "test"]
-    assert corpora["dev"] == Corpus([["dogs", "the dog"]], ["Hunde", "der Hund"], selected=Selected(2, 2, 2))
-    assert len(corpora["train"]) == 4
 
 
 def test_text_that_is_only_learned_from_needs_no_test_files(tmp_path):
@@ -249,12 +242,6 @@ def test_a_damaged_corpus_is_noticed(tmp_path):
         read_corpus(tmp_path)
     with pytest.raises(StoreError, match="not a corpus"):
         read_corpus(tmp_path / "nowhere")
-
-
-def test_constructed_text_loads_like_any_other():
-    corpora = load_corpus(ConlangConfig(corpus="conlang", train=30, dev=5, test=7))
-    assert {split: len(corpus) for split, corpus in corpora.items()} == {"train": 30, "dev": 5, "test": 7}
-    assert corpora["train"].target is not None
 
 
 def test_multi30k_is_divided_into_two_domains(multi30k):

@@ -22,8 +22,8 @@ from nlgraft.training.precision import measure_gain
 from nlgraft.training.step import Training
 from nlgraft.training.train_config import PRECISION_INPUT, TrainConfig
 from tests.tensors import differing
-from tests.unit.stages.runs import decisions, run
-from tests.unit.stages.test_language_model import TRAIN, pretrained
+from tests.unit.stages.runs import TRAIN, decisions, run
+from tests.unit.stages.test_language_model import pretrained
 from tests.unit.training.toy import Recorder, ToyData, ToyModel, make_context
 
 AUTO = TrainConfig(
