@@ -113,7 +113,7 @@ def test_what_trains_nothing_runs_as_printed_and_every_study_is_planned(page, pl
         if shlex.split(line.rpartition("nlgraft ")[2])[0] not in NEEDS_A_RUN:
             type_in(line)
     written = sorted(place.glob("*.yaml"))
-    base = parse(written[0]).values if written else {}
+    base = parse(written[0].read_text("utf-8")).values if written else {}
     for block in blocks(page, "yaml"):
         part = parse(block).values
         if "factors" in part:  # the page says so
