@@ -188,6 +188,10 @@ def _failure(what: str, log: Path) -> CommandFailed:
     return CommandFailed("\n".join([f"{what}; it {last}", *lines]))
 
 
+class _StateChanged(Exception):
+    """A script wrote to its checkpoint while it was copied; errors of the store stay errors."""
+
+
 class _Progress:
     """Reports what a command adds to its files of JSON lines, and saves its checkpoints.
 
@@ -225,7 +229,7 @@ class _Progress:
             self._saved_step = complete_step
             try:
                 self._context.checkpoints.save(complete_step, self._copy_state)
-            except (shutil.Error, FileNotFoundError) as error:
+            except _StateChanged as error:
                 logger.warning(
                     "the checkpoint of step %d changed while it was copied and is left out: let its files "
                     "lie still until the next one, and save more rarely (%s)",
@@ -254,10 +258,14 @@ class _Progress:
     def _copy_state(self, directory: Path) -> None:
         """Copy the script's checkpoint, its log and its progress, to which it appends when it goes on."""
         state = self._context.directory / _CHECKPOINT
-        before = _versions(state)
-        shutil.copytree(state, directory / _CHECKPOINT)
-        if _versions(state) != before:
-            raise shutil.Error("its files are not those that they were")
+        try:
+            before = _versions(state)
+            shutil.copytree(state, directory / _CHECKPOINT)
+            is_same = _versions(state) == before
+        except (shutil.Error, FileNotFoundError) as error:
+            raise _StateChanged(str(error)) from error
+        if not is_same:
+            raise _StateChanged("files were written again")
         shutil.copy(self._context.directory / LOG, directory / LOG)
         self.write_seconds(directory)
         for path in filter(Path.exists, self._lengths):

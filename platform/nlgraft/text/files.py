@@ -341,7 +341,7 @@ def written_at_once(target: Path) -> Iterator[Path]:
         inner = Path(outer) / target.name
         inner.mkdir()
         yield inner
-        # Within one file system this is atomic, so nobody sees half a directory; an empty one gives way.
+        # A rename within one file system is atomic: nobody sees half a directory. It replaces an empty target.
         inner.replace(target)
 
 
