@@ -341,7 +341,7 @@ def written_at_once(target: Path) -> Iterator[Path]:
         inner = Path(outer) / target.name
         inner.mkdir()
         yield inner
-        # A rename within one file system is atomic: nobody sees half a directory. It replaces an empty target.
+        # A rename within one file system is atomic: nobody sees half of it. An empty target is replaced.
         inner.replace(target)
 
 
