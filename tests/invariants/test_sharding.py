@@ -13,7 +13,15 @@ from nlgraft.nn.model_config import LlamaConfig
 from nlgraft.nn.transformers_lms import fresh_llama
 from nlgraft.pipeline.stage import TrialStopped
 from nlgraft.text.batches import Ragged
-from nlgraft.training.causal_text import LineEnds, PackedText, causal_losses, causal_objective
+from nlgraft.training.causal_text import (
+    LineEnds,
+    PackedText,
+    Prompted,
+    PromptedText,
+    causal_losses,
+    causal_objective,
+    target_objective,
+)
 from nlgraft.training.loop import train
 from nlgraft.training.losses import Seq2SeqObjective
 from nlgraft.training.step import RowsFirst, Training
@@ -80,6 +88,14 @@ def distilled(seed):
     return Training(student, TokenDistillation(teacher), data, TrainConfig(**SETTINGS), learned), rows_first
 
 
+def translating(seed):
+    """Each line and its reverse, whose loss alone counts."""
+    pairs = Prompted(LINE_ENDS.around(LINES), Ragged.of([*row[::-1], 2] for row in IDS))
+    text = PromptedText(pairs, LINES.lengths + 1, budget=30, seed=1)
+    model = language_model(is_tied=False, seed=seed).model
+    return Training(model, target_objective, text, TrainConfig(**SETTINGS)), None
+
+
 def translator(model, learned=ALL_LEARNED):
     return Training(model.train(), Seq2SeqObjective(0.1), ToyData(), TrainConfig(**SETTINGS), learned), None
 
@@ -89,14 +105,25 @@ def with_adapters(seed):
     return translator(build(SEQ2SEQ, seed), LearnedParameters(part=part, part_of=r"^encoder\."))
 
 
-DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
-SEQ2SEQ = CASES["dual_transformer"]()
-SEQ2SEQ = replace(SEQ2SEQ, config=SEQ2SEQ.config.model_copy(update=dict.fromkeys(DROPOUTS, 0.0)))
+def without_dropout(case, **settings):
+    names = ("dropout", "attention_dropout", "activation_dropout")
+    return replace(case, config=case.config.model_copy(update=dict.fromkeys(names, 0.0) | settings))
+
+
+def language_model_as_encoder(seed):
+    case = CASES["lamate"]()
+    contexts = {"prlm": case.config.contexts["prlm"].model_copy(update={"is_frozen": False})}
+    return translator(build(without_dropout(case, contexts=contexts), seed))
+
+
+SEQ2SEQ = without_dropout(CASES["dual_transformer"]())
 TRAININGS = {
     "tied_with_new_rows": tied_with_new_rows,
     "untied": untied,
     "distilled": distilled,
+    "translating": translating,
     "with_adapters": with_adapters,
+    "language_model_as_encoder": language_model_as_encoder,
     "seq2seq": lambda seed: translator(build(SEQ2SEQ, seed)),
     "mbart": lambda seed: translator(
         from_hugging_face(tiny_translator("mbart", seed, dropout=0.0))[0].double()
