@@ -160,7 +160,7 @@ def test_undecided_cells_get_the_seeds_of_the_next_look(toy_document, tmp_path):
             "levels": {
                 "base": {"gain": 0.0},
                 "clear": {"gain": 1.0, "noise": 0.01},
-                "noisy": {"gain": 0.1, "noise": 0.2},
+                "noisy": {"gain": 0.1, "noise": 0.5},
             },
             "baseline": "base",
         }

@@ -285,6 +285,35 @@ def test_systems_are_compared_as_cells_are(outputs, tmp_path):
     assert low < means[2] - means[0] < high < 0
 
 
+def test_outputs_of_a_trained_arm_get_no_second_verdict(place, tmp_path):
+    """Its report has shown their scores; a system that nobody has seen may be compared with the baseline."""
+    result = nlgraft.load(of(place, "both"))
+    result.render("md")
+    base, arm = (cell.finished[0].read_texts("test") for cell in result.cells)
+    ref = write_lines(tmp_path / "ref", base[1])
+    new = [write_lines(tmp_path / f"new.{seed}", [f"{line} w{seed}" for line in arm[0]]) for seed in (1, 2)]
+    again = [
+        write_lines(tmp_path / f"again.{seed}", [f"{line} v{seed}" for line in base[0]]) for seed in (1, 2)
+    ]
+    files = {
+        "arm": [write_lines(tmp_path / "arm", [f" {line}" for line in arm[0]]), new[0]],
+        "base": [write_lines(tmp_path / "base", base[0]), again[0]],
+        "new": new,
+    }
+
+    def basis(first, second):
+        names = [part for name in (first, first, second, second) for part in ("--sys-name", name)]
+        paths = [*files[first], *files[second]]
+        done = json_of("compare", *paths, "--ref", ref, *names, "--ledger", place, "--json")
+        return done[1]["comparison"]["basis"], "; ".join(done[1]["comparison"]["notes"])
+
+    assert basis("base", "new")[0] == "declared"
+    for pair in ("base", "arm"), ("arm", "base"):
+        kind, notes = basis(*pair)
+        assert kind == "exploratory"
+        assert "outputs of both" in notes
+
+
 def test_the_ledger_remembers_what_was_compared(outputs, tmp_path, monkeypatch):
     """Twice the files are the next look; files left out, another baseline, no ledger: no verdict."""
     monkeypatch.chdir(tmp_path)

@@ -241,6 +241,7 @@ class Entry:
         asked: The questions.
         scores: Scores that were shown on the deciding metric, by the cell's digest and by seed.
         further_scores: The same of the other metrics that were asked about, by metric.
+        outputs: Digests of the texts that were scored, by the cell's digest; by them files are known again.
         trainings: What varies with the seed, by the cell's digest.
         configs: Digests of the settings alone, by the cell's digest, which also depends on text and code.
         registration: Short digest of the registration that holds for it; empty without one.
@@ -266,6 +267,7 @@ class Entry:
     further_scores: Mapping[str, Mapping[str, Mapping[int, float]]] = field(
         default_factory=dict, compare=False
     )
+    outputs: Mapping[str, tuple[str, ...]] = field(default_factory=dict, compare=False)
     registration: str = field(default="", compare=False)
     deviations: tuple[str, ...] = field(default=(), compare=False)
 
@@ -343,6 +345,11 @@ def scored_lines(sources: Sequence[str], references: Sequence[str]) -> list[str]
     return texts
 
 
+def output_digest(lines: Sequence[str]) -> str:
+    """Digest the output of a system, whatever blanks are around its lines."""
+    return Segments.of(scored_lines([], lines)).digest
+
+
 def _plain(line: str) -> str:
     return " ".join(unicodedata.normalize("NFC", line).split())
 
@@ -373,10 +380,13 @@ def history(store: ArtifactStore, segments: Segments) -> History:
     return History(entries, pages.last, pages.problems, pages.documents)
 
 
+def is_recorded(entry: Entry, past: History) -> bool:
+    """True if an earlier entry says the same."""
+    return any(replace(past_entry, time=entry.time) == entry for past_entry in past.entries.values())
+
+
 def record(store: ArtifactStore, entry: Entry, past: History) -> None:
-    """Write an analysis to the ledger, before it is shown; one that says nothing new is not written again."""
-    if any(replace(past_entry, time=entry.time) == entry for past_entry in past.entries.values()):
-        return
+    """Write an analysis to the ledger, before it is shown."""
     # The number is taken by writing it, so that drivers agree on an order without a lock.
     journal, number = open_ledger(store), past.last + 1
     while not journal.append(number, entry):  # another driver may have taken the number

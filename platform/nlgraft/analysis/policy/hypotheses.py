@@ -18,6 +18,8 @@ from nlgraft.analysis.data.ledger import (
     Plan,
     Segments,
     history,
+    is_recorded,
+    output_digest,
     record,
     scored_lines,
 )
@@ -116,7 +118,7 @@ def compare_systems(
             score = evaluation.scores[metric]
             is_up[metric] = score.direction == "maximize"
             measured[metric][seed] = Measured(score.value, evaluation.statistics[metric], score.signature)
-        read.append(System(name, measured, [Segments.of(scored_lines([], seed)).digest for seed in seeds]))
+        read.append(System(name, measured, [*map(output_digest, seeds)]))
     segments = Segments.of(scored_lines([], references))
     return compare_measured(read, is_up, segments, f"compare with {Path(reference).name}", store)
 
@@ -149,12 +151,20 @@ def compare_measured(
     base, *others = systems
     past = History({}) if store is None else history(store, segments)
     past_rules = Rules(past.entries.values())
+    # A study's baseline was declared before anything was seen: new systems may be compared with it.
+    variant_of = {
+        digest: earlier.variant
+        for earlier in past.entries.values()
+        for cell, digests in earlier.outputs.items()
+        if cell != earlier.baseline
+        for digest in digests
+    }
     # The system with the fewest files sets the first look, which all pairs can then take.
     num_seeds = max(2, min(len(system.digests) for system in systems))
     own_plan = Plan(seeds=tuple(range(1, 4 * num_seeds + 1)), looks=(num_seeds, 2 * num_seeds, 4 * num_seeds))
     comparer = Comparer(samples=_SAMPLES, alpha=ALPHA)
     scores: list[SystemScores] = []
-    questions: dict[tuple[str, str], tuple[LedgerQuestion, Plan, Test]] = {}
+    questions: dict[tuple[str, str], tuple[LedgerQuestion, Plan, Test, str]] = {}
     for metric in is_up:
         scores.append(_scores(base, metric, is_up[metric]))
         for system in others:
@@ -164,19 +174,21 @@ def compare_measured(
             test = partial(_tested, comparer, metric, scored_as or metric, [system, base])
             compared = over_looks(plan, test)
             scores.append(replace(system_scores, comparison=compared))
+            outputs = (*system.digests, *base.digests)
+            variant = next((variant_of[digest] for digest in outputs if digest in variant_of), "")
             question = LedgerQuestion(
                 metric=metric,
                 cells=cells,
                 labels=(system.name, base.name),
                 signature=system_scores.signature,
-                family=_FAMILY,
+                family=None if variant else _FAMILY,
                 seeds=compared.seeds,
                 looks=compared.looks,
                 difference=compared.difference,
                 p=compared.p,
                 is_judged=not compared.open_because,
             )
-            questions[metric, system.name] = question, plan, test
+            questions[metric, system.name] = question, plan, test, variant
     if store is None:
         return [_without_verdict(system) for system in scores]
     decisive = next(iter(is_up))
@@ -192,7 +204,7 @@ def compare_measured(
         metrics=tuple(is_up),
         plan=own_plan,
         alpha=ALPHA,
-        asked=tuple(question for question, _, _ in questions.values()),
+        asked=tuple(question for question, *_ in questions.values()),
         scores={
             system.digests[0]: {seed: trial.value for seed, trial in system.measured[decisive].items()}
             for system in systems
@@ -200,7 +212,8 @@ def compare_measured(
     )
     rules = Rules([*past.entries.values(), entry])
     entry = answered(entry, rules)
-    record(store, entry, past)
+    if not is_recorded(entry, past):
+        record(store, entry, past)
     return [
         _judged(system, entry, rules, *questions[system.metric, system.name]) if system.comparison else system
         for system in scores
@@ -272,14 +285,22 @@ def _without_verdict(system: SystemScores) -> SystemScores:
 
 
 def _judged(
-    system: SystemScores, entry: Entry, rules: Rules, question: LedgerQuestion, plan: Plan, test: Test
+    system: SystemScores,
+    entry: Entry,
+    rules: Rules,
+    question: LedgerQuestion,
+    plan: Plan,
+    test: Test,
+    variant: str,
 ) -> SystemScores:
     """Put in the ledger's answer, as for a cell of a study."""
     assert system.comparison is not None
     answer = rules.answer(entry, question)
     if answer.basis == "exploratory":
-        advice = "compare it on test lines that nobody has scored"
-        compared = exploratory(test(None), f"exploratory, no verdict: {answer.reason}; {advice}")
+        reason = f"{answer.reason}; compare it on test lines that nobody has scored"
+        if variant:
+            reason = f"outputs of {variant}, whose report judges them"
+        compared = exploratory(test(None), f"exploratory, no verdict: {reason}")
     else:
         size = (len(entry.asked), sum(other.p is not None for other in entry.asked))
         compared = by_rules(replace(system.comparison, family=size), answer, plan, entry.alpha)

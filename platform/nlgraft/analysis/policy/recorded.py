@@ -26,6 +26,8 @@ from nlgraft.analysis.data.ledger import (
     Segments,
     Training,
     history,
+    is_recorded,
+    output_digest,
     record,
     training_of,
 )
@@ -514,7 +516,7 @@ class RecordedResults(Results):
         past, why_not = self._past_of(entry.metrics[0]), ""
         rules = Rules([*past.entries.values(), entry])
         entry = answered(entry, rules)
-        if self.store is not None:
+        if self.store is not None and not is_recorded(entry, past):
             try:
                 record(self.store, self._documented(entry), past)
             # A store that is read only can still be reported on; the report says that it was not entered.
@@ -524,10 +526,16 @@ class RecordedResults(Results):
 
     def _documented(self, entry: Entry) -> Entry:
         """Add to an entry what later analyses need to know."""
-        keys = self._keys
+        keys, place = self._keys, entry.metrics[0].partition("/")[0]
         metrics = {question.metric for question in entry.asked} - {entry.metrics[0]}
+        texts = {
+            keys[cell.label]: [trial.read_texts(place) for trial in cell.finished] for cell in self.cells
+        }
         documented = replace(
             entry,
+            outputs={
+                key: tuple(output_digest(pair[0]) for pair in pairs if pair) for key, pairs in texts.items()
+            },
             further_scores={metric: self._scores(metric) for metric in metrics},
             configs={keys[label]: config for label, config in self._configs.items()},
             trainings={keys[label]: training for label, training in self.trainings.items()},
@@ -548,8 +556,10 @@ class RecordedResults(Results):
             by_segments.setdefault(segments, []).extend(
                 self._ledger_question(question, name) for question in questions
             )
-        # A study whose families are empty enters its main lines as well, since their scores are shown.
-        on_main = by_segments.setdefault(self._segments_of(main), [])
+        # Lines that no family is about are entered as well: scores on them are shown.
+        for name in (main, *(name for name in self._scored if name.startswith("test"))):
+            by_segments.setdefault(self._segments_of(name), [])
+        on_main = by_segments[self._segments_of(main)]
         effects = (self._effect(main, contrast) for contrast in self._contrasts)
         on_main += [self._ledger_question(effect, f"{EFFECTS}{main}") for effect in effects]
         on_main += self._shown_beside(on_main)
@@ -568,13 +578,8 @@ class RecordedResults(Results):
         questions = tuple(entry_questions)
         keys, main = self._keys, self.main_metric
         is_main = self._segments_of(main) == segments
-        deciding = main if is_main else questions[0].metric
-        scored = [
-            name
-            for name, metric in self.system.metrics.items()
-            if metric.split is not None and not metric.is_time and name in self.metrics
-            if self._segments_of(name) == segments
-        ]
+        scored = [name for name in self._scored if self._segments_of(name) == segments]
+        deciding = main if is_main else questions[0].metric if questions else scored[0]
         return Entry(
             version=VERSION,
             time=timestamp(),
@@ -590,6 +595,11 @@ class RecordedResults(Results):
             asked=questions,
             scores=self._scores(deciding),
         )
+
+    @property
+    def _scored(self) -> list[str]:
+        """The metrics of splits, but times."""
+        return [name for name, metric in self.metrics.items() if metric.split and not metric.is_time]
 
     def _scores(self, metric: str) -> dict[str, dict[int, float]]:
         return {
