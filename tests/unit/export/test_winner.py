@@ -237,10 +237,10 @@ def test_a_server_answers_with_the_winner(study, tmp_path):
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     server = subprocess.Popen(command, env=os.environ | {"PATH": path, "OMP_NUM_THREADS": "1"})
     try:
-        body = json.dumps({"inputs": lines}).encode()
+        body = json.dumps({"inputs": list(lines)}).encode()
         url, kind = f"http://127.0.0.1:{port}/invocations", {"Content-Type": "application/json"}
         answer = json.loads(first_answer(urllib.request.Request(url, body, kind), server))
-        assert answer["predictions"] == expected
+        assert answer["predictions"] == list(expected)
     finally:
         server.terminate()
         server.wait(30)
