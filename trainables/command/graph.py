@@ -45,10 +45,12 @@ def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageG
     keys = {name: metric.key or name for name, metric in config.metrics.items()}
     tested = {name for name in keys if name.startswith("test/")}
     reported = {key: name for name, key in keys.items() if name not in tested}
+    writing = {name: stage for name, stage in config.stages.items() if stage.metrics}
+    # Of several commands that write metrics, none alone tells which are missing.
+    locations = {"reported": reported, "alone": keys if len(writing) == 1 else {}}
     stages: dict[str, Stage] = {}
     for name, stage in config.stages.items():
-        stages[name] = _command(config, name, stage, stages, reported, seed)
-    writing = {name: stage for name, stage in config.stages.items() if stage.metrics}
+        stages[name] = _command(config, name, stage, stages, locations, seed)
     settings = ResultSettings(
         # Search trials never see a test set, whatever the script writes.
         keys={name: key for name, key in keys.items() if "test" in splits or name not in tested},
@@ -64,7 +66,7 @@ def _command(
     name: str,
     stage: StageConfig,
     earlier: Mapping[str, Stage],
-    reported: Mapping[str, str],
+    locations: Mapping[str, Mapping[str, str]],
     seed: int,
 ) -> Stage:
     named = {file: path for file, path in config.data.files.items() if f"data.{file}" in stage.placeholders}
@@ -91,7 +93,7 @@ def _command(
             "patterns": [*stage.code],
             "data": named,
             "limit_s": stage.limit,
-            "reported": {**reported},
+            **locations,
         },
     )
 
@@ -218,5 +220,5 @@ COMMAND = StageKind[CommandSettings, CommandInputs[Any]](
     is_distributed=True,
 )
 SELECT = StageKind[ResultSettings, ResultInputs[Any]](
-    "trainables.command.stages:select", ResultSettings, ResultInputs
+    "trainables.command.stages:select", ResultSettings, ResultInputs, version=2
 )

@@ -15,19 +15,23 @@ import sys
 import tarfile
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 from nlgraft.basics.errors import NlgraftError, did_you_mean
+from nlgraft.basics.pacing import Pacer
 from nlgraft.basics.wording import duration
-from nlgraft.evaluation.artifact import write_segments
+from nlgraft.evaluation.artifact import write_lines, write_segments
 from nlgraft.pipeline.execute import CURVES, METRICS, Curve
 from nlgraft.pipeline.fingerprint import fingerprint
 from nlgraft.pipeline.integrity import remove_tree
 from nlgraft.pipeline.stage import StageContext, TrialStopped
+from nlgraft.text.corpora import stream_file
 from nlgraft.text.files import expand, read_json, write_json
 from trainables.command import guard
 from trainables.command.config import ITEM, PLACEHOLDER
@@ -47,6 +51,10 @@ _ERROR_OF_PROCESS = re.compile(r"^\[rank\d+\]: (?!Traceback)\S.*", re.MULTILINE)
 _COLUMNS = ("item", "metric", "value")
 _OUT_OF_MEMORY = 128 + 9
 _MOST_PROBLEMS = 5
+_SAVE_SHARE = 0.2
+"""Share of the time that may go into copying checkpoints."""
+_TRIES, _TRY_PAUSE_S = 12, 0.003
+"""How often a checkpoint is tried to be copied, with a pause that grows by as much each time."""
 
 
 class CommandFailed(NlgraftError):
@@ -96,17 +104,24 @@ def run(context: StageContext) -> None:
     _execute(context, settings, work, texts, progress)
     write_json(context.directory / CURVES, progress.curves)
     progress.write_seconds(context.directory)
-    problems: list[str] = []
-    read_scores(work, settings.metrics, problems)
-    kept = _matching(work, settings.keep, problems)
-    _refuse(problems)
+    names = _names(work)
+    written = read_scores(work, settings.metrics)
+    problems = written.problems + [
+        f"wrote no file that matches {pattern} of keep. {_among(pattern, names)}"
+        for pattern in settings.keep
+        if not any(fnmatch(name, pattern) for name in names)
+    ]
+    if problems:
+        # Its metrics are judged behind it, where another file or key of the study does not run it again.
+        _refuse(problems + written.metric_problems(context.locations["alone"]))
     for name in settings.metrics:
         (context.directory / WRITTEN / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(work / name, context.directory / WRITTEN / name)
     if settings.keep:
         with tarfile.open(context.directory / KEPT, "w", dereference=True) as archive:
-            for name in kept:
-                archive.add(work / name, name)
+            for name in names:
+                if any(fnmatch(name, pattern) for pattern in settings.keep):
+                    archive.add(work / name, name)
     for folder in (work, needs, state):
         remove_tree(folder)
 
@@ -189,7 +204,7 @@ def _failure(what: str, log: Path) -> CommandFailed:
 
 
 class _StateChanged(Exception):
-    """A script wrote to its checkpoint while it was copied; errors of the store stay errors."""
+    """A script changed its checkpoint during each try to copy it; errors of the store stay errors."""
 
 
 class _Progress:
@@ -209,7 +224,8 @@ class _Progress:
         self.curves: dict[str, Curve] = {}
         self._context = context
         self._work = work
-        self._saved_step = saved_step
+        self._saved_step = self._complete_step = saved_step
+        self._saves = Pacer(0.0, _SAVE_SHARE)
         self._started = time.perf_counter() - spent_s
         self._lengths = {work / name: 0 for name in files if name.endswith(".jsonl")}
 
@@ -218,22 +234,23 @@ class _Progress:
         write_json(directory / SECONDS, {"command_s": time.perf_counter() - self._started})
 
     def report(self) -> None:
-        complete_step = self._saved_step
         for path, num_lines in self._lengths.items():
             # The last line may be half written.
             lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
             self._lengths[path] = len(lines)
             for line in lines[num_lines:]:
-                complete_step = max(complete_step, self._report_line(line))
-        if complete_step > self._saved_step:
-            self._saved_step = complete_step
+                self._complete_step = max(self._complete_step, self._report_line(line))
+        if self._complete_step > self._saved_step and self._saves.is_due:
+            self._saved_step = self._complete_step
             try:
-                self._context.checkpoints.save(complete_step, self._copy_state)
+                with self._saves.turn():
+                    self._context.checkpoints.save(self._saved_step, self._copy_state)
             except _StateChanged as error:
                 logger.warning(
-                    "the checkpoint of step %d changed while it was copied and is left out: let its files "
-                    "lie still until the next one, and save more rarely (%s)",
-                    complete_step,
+                    "the checkpoint of step %d changed in each of %d tries to copy it and is left out: write "
+                    "its files under other names, and rename them when they are whole (%s)",
+                    self._saved_step,
+                    _TRIES,
                     error,
                 )
 
@@ -257,15 +274,7 @@ class _Progress:
 
     def _copy_state(self, directory: Path) -> None:
         """Copy the script's checkpoint, its log and its progress, to which it appends when it goes on."""
-        state = self._context.directory / _CHECKPOINT
-        try:
-            before = _versions(state)
-            shutil.copytree(state, directory / _CHECKPOINT)
-            is_same = _versions(state) == before
-        except (shutil.Error, FileNotFoundError) as error:
-            raise _StateChanged(str(error)) from error
-        if not is_same:
-            raise _StateChanged("files were written again")
+        _copy_of_one_moment(self._context.directory / _CHECKPOINT, directory / _CHECKPOINT)
         shutil.copy(self._context.directory / LOG, directory / LOG)
         self.write_seconds(directory)
         for path in filter(Path.exists, self._lengths):
@@ -274,9 +283,44 @@ class _Progress:
             shutil.copy(path, copied)
 
 
+def _copy_of_one_moment(state: Path, target: Path) -> None:
+    """Copy files that a script may replace at any time, as they are at one moment.
+
+    Raises:
+        _StateChanged: They were changed in each of several tries.
+    """
+    reason = ""
+    for number in range(_TRIES):
+        # Not in step with the script.
+        time.sleep(number * _TRY_PAUSE_S)
+        with TemporaryDirectory(dir=state.parent) as folder:
+            held = Path(folder, "held")
+            try:
+                before = _versions(state)
+                shutil.copytree(state, held, copy_function=_hold)
+                linked = _versions(held)
+                if _versions(state) == before:
+                    shutil.copytree(held, target)
+                    if _versions(held) == linked:
+                        return
+                reason = "files were written again"
+            except (shutil.Error, FileNotFoundError) as error:
+                reason = str(error)
+        shutil.rmtree(target, ignore_errors=True)
+    raise _StateChanged(reason)
+
+
+def _hold(source: str, target: str) -> None:
+    """Link a file, which takes no time and keeps it when the script renames another over it."""
+    try:
+        os.link(source, target)
+    except OSError:  # a file system without links, or the file is gone
+        shutil.copy2(source, target)
+
+
 def _versions(directory: Path) -> dict[Path, tuple[int, int, int]]:
     """Tell files apart that were written again: inode, size and time of change, by path."""
-    files = {path: path.stat() for path in directory.rglob("*")}
+    files = {path: path.stat() for path in directory.rglob("*") if path.is_file()}
     return {path: (file.st_ino, file.st_size, file.st_mtime_ns) for path, file in files.items()}
 
 
@@ -287,31 +331,78 @@ def _is_finite(value: Any) -> bool:
 # Files of metrics.
 
 
-def read_scores(directory: Path, files: Sequence[str], problems: list[str]) -> dict[str, tuple[Any, str]]:
-    """Read files of metrics: by name the last value, or those by item of a CSV file, and where it stands.
+@dataclass
+class Written:
+    """What commands wrote into their files of metrics.
 
-    What is missing or malformed is left out and added to ``problems``.
+    Attributes:
+        scores: The last value by name, or those by item of a CSV file, and where it stands.
+        names: Names in each file that could be read.
+        problems: What is missing or malformed.
     """
-    scores: dict[str, tuple[Any, str]] = {}
+
+    scores: dict[str, tuple[Any, str]] = field(default_factory=dict)
+    names: dict[str, set[str]] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    def __add__(self, later: Written) -> Written:
+        """Add what a later command wrote, which counts."""
+        names = {**self.names, **later.names}
+        return Written({**self.scores, **later.scores}, names, self.problems + later.problems)
+
+    def value(self, name: str, key: str) -> tuple[Any, str]:
+        """Return the value of a metric, of items their mean, and where it stands."""
+        value, where = self.scores[key]
+        if not _is_of_items(name, value):
+            return value, where
+        where += next((f", item {item}" for item, score in value.items() if not math.isfinite(score)), "")
+        return float(np.mean([*value.values()])), where
+
+    def metric_problems(self, keys: Mapping[str, str]) -> list[str]:
+        """Say which metrics, given their names in the files, are missing or no finite number."""
+        problems = []
+        for name, key in keys.items():
+            if key not in self.scores:
+                held = [f"{file} with {', '.join(sorted(names))}" for file, names in self.names.items()]
+                hint = f"{did_you_mean(key, [*self.scores])} Read: {'; '.join(held) or 'none'}".lstrip()
+                problems.append(f"metric {name}: {key!r} is in no file. {hint}")
+                continue
+            value, where = self.value(name, key)
+            if type(value) not in (int, float):
+                problems.append(f"metric {name}: {key} is {str(value)[:60]!r} in {where}, not a number")
+            elif not math.isfinite(value):
+                problems.append(f"metric {name} is {value} in {where}")
+        return problems
+
+
+def _is_of_items(name: str, value: Any) -> bool:
+    return name.partition("/")[2].startswith(ITEM) and isinstance(value, dict)
+
+
+def read_scores(directory: Path, files: Sequence[str]) -> Written:
+    """Read the files of metrics of a command."""
+    written = Written()
     for name in files:
         try:
             text = (directory / name).read_text("utf-8")
         except FileNotFoundError:
-            problems.append(f"wrote no {name}. {_written(name, _names(directory))}")
+            written.problems.append(f"wrote no {name}. {_among(name, _names(directory))}")
             continue
         except UnicodeDecodeError as error:
-            problems.append(f"{name}: not UTF-8 ({error.reason})")
+            written.problems.append(f"{name}: not UTF-8 ({error.reason})")
             continue
         if name.endswith(".csv"):
-            parts = [(name, _read_items(name, text, problems))]
+            parts = [(name, *_read_items(name, text))]
         elif name.endswith(".json"):
-            parts = [(name, _object(name, text, problems))]
+            parts = [(name, *_read_object(name, text))]
         else:
             lines = ((f"{name}, line {number}", line) for number, line in enumerate(text.splitlines(), 1))
-            parts = [(where, _object(where, line, problems)) for where, line in lines]
-        for where, values in parts:
-            scores |= {key: (value, where) for key, value in values.items()}
-    return scores
+            parts = [(where, *_read_object(where, line)) for where, line in lines]
+        written.names[name] = {key for _, values, _ in parts for key in values}
+        for where, values, problems in parts:
+            written.scores.update({key: (value, where) for key, value in values.items()})
+            written.problems.extend(problems)
+    return written
 
 
 def _refuse(problems: Sequence[str]) -> None:
@@ -321,24 +412,24 @@ def _refuse(problems: Sequence[str]) -> None:
         raise CommandFailed("; ".join([*problems[:_MOST_PROBLEMS], *more]))
 
 
-def _object(where: str, text: str, problems: list[str]) -> dict[str, Any]:
+def _read_object(where: str, text: str) -> tuple[dict[str, Any], list[str]]:
     try:
         document = json.loads(text)
     except ValueError as error:
         document = f"not JSON: {error}"
     if isinstance(document, dict):
-        return document
+        return document, []
     example = '{"step": 100, "dev/loss": 2.31}'
-    problems.append(f"{where}: {str(document)[:120]}; write a JSON object, such as {example}")
-    return {}
+    return {}, [f"{where}: {str(document)[:120]}; write a JSON object, such as {example}"]
 
 
-def _read_items(name: str, text: str, problems: list[str]) -> dict[str, dict[str, float]]:
+def _read_items(name: str, text: str) -> tuple[dict[str, dict[str, float]], list[str]]:
     items: dict[str, dict[str, float]] = {}
     rows = csv.DictReader(text.splitlines())
     if missing := {*_COLUMNS} - {*(rows.fieldnames or ())}:
-        problems.append(f"{name}, line 1: no column {', '.join(missing)}; write {','.join(_COLUMNS)}")
-        return items
+        columns = ", ".join(sorted(missing))
+        return {}, [f"{name}, line 1: no column {columns}; write {','.join(_COLUMNS)}"]
+    problems = []
     for row in rows:
         item, metric, value = (row[column] for column in _COLUMNS)
         values = items.setdefault(metric, {})
@@ -348,7 +439,8 @@ def _read_items(name: str, text: str, problems: list[str]) -> dict[str, dict[str
             values[item] = float(value)
         except (TypeError, ValueError):
             problems.append(f"{name}, line {rows.line_num}: {value!r} is not a number")
-    return items
+    # A metric of which no value could be read is told by its lines.
+    return {metric: values for metric, values in items.items() if values}, problems
 
 
 def _names(directory: Path) -> list[str]:
@@ -356,57 +448,38 @@ def _names(directory: Path) -> list[str]:
     return [path.relative_to(directory).as_posix() for path in paths]
 
 
-def _written(name: str, names: Sequence[str]) -> str:
+def _among(name: str, names: Sequence[str]) -> str:
     """List the files of a command, and suggest the nearest."""
     return f"{did_you_mean(name, names)} There are: {', '.join(names)}".lstrip()
-
-
-def _matching(work: Path, patterns: Sequence[str], problems: list[str]) -> list[str]:
-    """List files by patterns; one that matches none is added to ``problems``."""
-    names = _names(work)
-    problems += [
-        f"wrote no file that matches {pattern} of keep. {_written(pattern, names)}"
-        for pattern in patterns
-        if not any(fnmatch(name, pattern) for name in names)
-    ]
-    return [name for name in names if any(fnmatch(name, pattern) for pattern in patterns)]
 
 
 def select(context: StageContext) -> None:
     """Select the metrics that the study declares, of the splits that the trial is scored on.
 
     Raises:
-        CommandFailed: No command wrote a metric, or it is no number.
-        FloatingPointError: A metric is NaN or infinite.
+        CommandFailed: No command wrote a metric, or it is no finite number.
     """
     settings, inputs = SELECT.read(context)
-    scores: dict[str, tuple[Any, str]] = {}
-    problems: list[str] = []
-    not_finite: list[str] = []
+    written = Written()
     seconds = 0.0
     for stage, files in settings.files:
-        scores |= read_scores(inputs.writing[stage] / WRITTEN, files, problems)
+        written += read_scores(inputs.writing[stage] / WRITTEN, files)
         seconds += read_json(inputs.writing[stage] / SECONDS)["command_s"]
+    _refuse(written.problems + written.metric_problems(settings.keys))
     metrics: dict[str, dict[str, Any]] = {"command_s": {"value": seconds}}
+    items: dict[str, set[str]] = {}
     for name, key in settings.keys.items():
-        if key not in scores:
-            problems.append(f"metric {name}: nobody wrote {key!r}. {_written(key, list(scores))}")
-            continue
-        (value, where), signature = scores[key], None
-        split, _, rest = name.partition("/")
-        if rest.startswith(ITEM) and isinstance(value, dict):
-            by_item = dict(sorted(value.items()))
-            write_segments(context.directory, split, {rest: np.array([[v, 1] for v in by_item.values()])})
+        by_item, split = written.scores[key][0], name.partition("/")[0]
+        metrics[name] = {"value": written.value(name, key)[0], "signature": None}
+        if _is_of_items(name, by_item):
+            values = [by_item[item] for item in sorted(by_item)]
+            write_segments(
+                context.directory, split, {name.partition("/")[2]: np.array([[v, 1] for v in values])}
+            )
             # Trials can be paired item by item where they have the same ones.
-            signature = f"items:{len(by_item)}|ids:{fingerprint(list(by_item))[:8]}"
-            value = float(np.mean([*by_item.values()]))
-            where += next((f", item {item}" for item, v in by_item.items() if not math.isfinite(v)), "")
-        if type(value) not in (int, float):
-            problems.append(f"metric {name}: {key} is {str(value)[:60]!r} in {where}, not a number")
-        elif not math.isfinite(value):
-            not_finite.append(f"metric {name} is {value} in {where}")
-        metrics[name] = {"value": value, "signature": signature}
-    _refuse(problems)
-    if not_finite:
-        raise FloatingPointError("; ".join(not_finite))
+            metrics[name]["signature"] = f"items:{len(values)}|ids:{fingerprint(sorted(by_item))[:8]}"
+            items.setdefault(split, set()).update(by_item)
+    for split, names in items.items():
+        (context.directory / split).mkdir()
+        write_lines(context.directory / split / stream_file("item"), sorted(names))
     write_json(context.directory / METRICS, metrics)

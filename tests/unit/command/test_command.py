@@ -256,8 +256,11 @@ def test_words_are_filled_in_without_a_shell(code, store):
         ("exit 0", r"wrote no out.json. There are: run.py, run.sh"),
         ("echo '{' > out.json", "out.json: not JSON.*; write a JSON object, such as"),
         ("echo '[1]' > out.json", r"out.json: \[1\]; write a JSON object"),
-        ("echo '{\"dev/los\": 1}' > out.json", "nobody wrote 'dev/loss'. Did you mean 'dev/los'"),
-        ("echo '{\"dev/loss\": NaN}' > out.json", "FloatingPointError: metric dev/loss is nan in out.json"),
+        (
+            "echo '{\"dev/los\": 1, \"a\": 2}' > out.json",
+            "'dev/loss' is in no file. Did you mean 'dev/los'. Read: out.json with a, dev/los$",
+        ),
+        ("echo '{\"dev/loss\": NaN}' > out.json", "metric dev/loss is nan in out.json"),
         ("echo '{\"dev/loss\": \"low\"}' > out.json", "dev/loss is 'low' in out.json, not a number"),
     ],
 )  # fmt: skip
@@ -278,7 +281,15 @@ def test_a_failure_says_what_is_wrong_and_is_tried_again(code, store, script, wo
             "item,metric,value\\na,test/item.hit,1\\na,test/item.hit,0\\n",
             "line 3: a second value of .* item 'a'",
         ),
-        ("item,metric,value\\na,hit,1\\n", "nobody wrote 'test/item.hit'. There are: step, dev/loss, hit"),
+        (
+            "item,metric,value\\na,hit,1\\n",
+            "'test/item.hit' is in no file. Read: out.jsonl with dev/loss, step; items.csv with hit",
+        ),
+        # What a later look would find is told with the rest.
+        (
+            "item,metric,value\\na,test/item.hit,yes\\nb,test/item.hit,nan\\n",
+            "line 2: 'yes' is not a number; metric test/item.hit is nan in items.csv, item b",
+        ),
         ("item,metric,value\\na,test/item.hit,nan\\n", "metric test/item.hit is nan in items.csv, item a"),
         (
             "item,metric,value\\na,test/item.hit,yes\\nb,test/item.hit,no\\n",
@@ -353,20 +364,39 @@ def test_a_killed_command_goes_on_from_its_checkpoint(code, store):
     assert [point[0] for point in record.curves["dev/loss"]] == [1, 2, 3, 4], "as if it had not been killed"
 
 
-def test_a_checkpoint_that_is_rewritten_while_it_is_copied_does_no_harm(code, store):
-    (code / "run.py").write_text(
-        "import os, sys, time\n"
-        "file, end = open('out.jsonl', 'w'), time.monotonic() + 2\n"
-        'print(\'{"step": 1, "dev/loss": 1, "checkpoint": true}\', file=file, flush=True)\n'
-        "while time.monotonic() < end:\n"
-        "    open(sys.argv[1] + '/new', 'w').close()\n"
-        "    os.replace(sys.argv[1] + '/new', sys.argv[1] + '/state')\n"
-        'print(\'{"step": 2, "dev/loss": 1}\', file=file)\n'
-        "print('item,metric,value\\na,test/item.hit,0', file=open('items.csv', 'w'))\n"
-    )
+SAVES_OFTEN = """\
+import json, os, signal, sys, time
+parts = [os.path.join(sys.argv[1], name) for name in ("weights", "step")]
+done = int(open(parts[1]).read()) if os.path.exists(parts[1]) else 0
+print("from", done, len(open(parts[0]).read()) if done else 0)
+with open("out.jsonl", "a") as file:
+    for step in range(done + 1, 401):
+        if step == 300 and not done:
+            os.kill(os.getpid(), signal.SIGKILL)
+        for part, content in zip(parts, ("x" * (2_000_000 + step), str(step))):
+            with open(part + ".new", "w") as new:
+                new.write(content)
+            os.replace(part + ".new", part)
+        print(json.dumps({"step": step, "dev/loss": 1 / step, "checkpoint": True}), file=file, flush=True)
+        time.sleep(0.01)
+with open("items.csv", "w") as file:
+    print("item,metric,value", "a,test/item.hit,0", sep="\\n", file=file)
+"""
+
+
+def test_a_script_that_saves_faster_than_it_can_be_copied_goes_on_from_a_checkpoint(code, store):
+    (code / "run.py").write_text(SAVES_OFTEN)
     command = "python run.py {checkpoint} {settings} {seed}"
-    record = ran(graph_of(study_of(code, {"base.stages.train.command": command})), store)
-    assert record.metrics["dev/loss"] == 1
+    graph = graph_of(study_of(code, {"base.stages.train.command": command}))
+    with pytest.raises(TrialFailed, match="SIGKILL"):
+        ran(graph, store)
+    assert store.begun() == {graph.find("train").fingerprint}
+    assert ran(graph, store).metrics["dev/loss"] == 1 / 400
+    first, again, *_ = (store.fetch(graph.find("train")) / LOG).read_text().splitlines()
+    done, size = map(int, again.split()[1:])
+    assert first == "from 0 0"
+    assert 100 < done < 300, "the newest of several that were kept"
+    assert size - 2_000_000 in (done, done + 1), "whole files of one moment"
 
 
 def is_alive(pid):
