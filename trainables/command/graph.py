@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field
 from fnmatch import fnmatch
@@ -17,12 +17,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from nlgraft.basics.errors import DataError
+from pydantic import ValidationError
+
+from nlgraft.basics.errors import DataError, Problem
 from nlgraft.pipeline.fingerprint import fingerprint
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
 from nlgraft.text.files import expand, file_digest
-from trainables.command.config import Config, StageConfig, Value
+from trainables.command.config import Config, DataConfig, StageConfig, Value, read_entries
 
 _LEFT_OUT = ("__pycache__", "node_modules", "mlruns", "nlgraft_store", "wandb")
 _STUDY = re.compile(rb"^system: *[\"']?trainables\.command\b", re.M)
@@ -103,6 +105,25 @@ def _digest(key: str, path: str, patterns: Sequence[str] = ("*",)) -> str:
         return digest(path, patterns)
     except DataError as error:
         raise DataError(f"data.{key}: {error}") from error
+
+
+def file_problems(values: Mapping[str, Any], directory: str | None) -> Iterator[Problem]:
+    """Find the files of a config that cannot be used, as far as their paths can be read."""
+    with suppress(ValidationError):
+        data = DataConfig.model_validate(values.get("data"), context={"directory": directory})
+        named = {f"data.files.{name}": (path, ("*",)) for name, path in data.files.items()}
+        named["data.directory"] = (data.directory, ("*",))
+        if expand(data.directory).is_dir():
+            for name, stage in read_entries(StageConfig, values.get("stages")).items():
+                if stage is not None:
+                    named[f"stages.{name}.code"] = (data.directory, stage.code)
+        elif expand(data.directory).exists():
+            yield Problem("data.directory", f"{data.directory} is a file; give the directory that holds it")
+        for path, (file, patterns) in named.items():
+            try:
+                digest(file, patterns)
+            except DataError as error:
+                yield Problem(path, str(error))
 
 
 def digest(path: str, patterns: Sequence[str] = ("*",)) -> str:

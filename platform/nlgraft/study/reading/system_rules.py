@@ -145,6 +145,9 @@ class _CellChecker:
         cells = self._cells()
         for cell in cells:
             yield from self._new_problems(cell, {}, list(baseline_faults))
+        for cell in [baseline, *(cell for cell in cells if any(map(_names_files, cell.overrides)))]:
+            for fault in self._resolver.file_faults(cell, self._study.directory):
+                yield self._resolver.place(fault, cell, {})
         yield from self._space_problems(baseline, cells, baseline_faults)
 
     def text_metrics(self) -> set[str]:
@@ -260,6 +263,10 @@ class _CellChecker:
             for problem in self._new_problems(host, {**condition, path: value}, seen):
                 is_own = problem.path == where
                 yield Problem(f"{where}.{place}" if is_own else problem.path, problem.message)
+
+
+def _names_files(path: str) -> bool:
+    return paths.contains("data", path)
 
 
 def _dead_conditions(
