@@ -7,7 +7,6 @@ import re
 import shlex
 import warnings
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -180,12 +179,13 @@ class Config(StrictConfig):
     @classmethod
     def declared_by(cls, base: Any) -> tuple[type[Config], dict[str, Metric]]:
         """Return the config class and the metrics of a study; of those that are refused, the names."""
-        declare, metrics = ((base or {}).get(part) for part in ("declare", "metrics"))
-        declared = {
-            name: (metric or MetricConfig(direction=_direction(metrics[name]))).of(name)
-            for name, metric in read_entries(MetricConfig, metrics).items()
-        }
-        return _with_settings(canonical_json(declare)), declared
+        given = base if isinstance(base, Mapping) else {}
+        metrics: dict[str, Metric] = {}
+        for name, metric in read_entries(MetricConfig, given.get("metrics")).items():
+            # A guess for one that is refused, so that it makes no other problem.
+            direction = "maximize" if "max" in str(given["metrics"][name]) else "minimize"
+            metrics[name] = (metric or MetricConfig(direction=direction)).of(name)
+        return _with_settings(canonical_json(given.get("declare"))), metrics
 
     def read_by(self, stage: StageConfig) -> dict[str, Value]:
         """Return the values of the settings that a command reads, without those that have no value."""
@@ -251,12 +251,6 @@ def read_entries(kind: type[_Part], entries: Any) -> dict[str, _Part | None]:
         except (ValidationError, ContractError):
             parts[name] = None
     return parts
-
-
-def _direction(metric: Any) -> Any:
-    """Guess the direction of a metric that is refused, so that it makes no other problem."""
-    given = str(metric.get("direction")) if isinstance(metric, Mapping) else ""
-    return get_close_matches(given, ("minimize", "maximize"), n=1, cutoff=0.0)[0]
 
 
 @lru_cache(maxsize=64)

@@ -81,8 +81,8 @@ def _command(
         environment=stage.environment,
         metrics=stage.metrics,
         keep=stage.keep,
-        code=_digest("directory", config.data.directory, stage.code),
-        data={file: _digest(f"files.{file}", path) for file, path in named.items()},
+        code=digest(config.data.directory, stage.code),
+        data={file: digest(path) for file, path in named.items()},
     )
     return COMMAND.stage(
         name,
@@ -98,13 +98,6 @@ def _command(
             **locations,
         },
     )
-
-
-def _digest(key: str, path: str, patterns: Sequence[str] = ("*",)) -> str:
-    try:
-        return digest(path, patterns)
-    except DataError as error:
-        raise DataError(f"data.{key}: {error}") from error
 
 
 def file_problems(values: Mapping[str, Any], directory: str | None) -> Iterator[Problem]:

@@ -14,8 +14,7 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -92,9 +91,8 @@ def run(context: StageContext) -> None:
     if saved is not None:
         shutil.copytree(saved / _CHECKPOINT, state)
         shutil.copytree(saved / WRITTEN, work, dirs_exist_ok=True)
-        if (saved / LOG).exists():  # older checkpoints have neither
-            shutil.copy(saved / LOG, context.directory / LOG)
-            spent_s = read_json(saved / SECONDS)["command_s"]
+        shutil.copy(saved / LOG, context.directory / LOG)
+        spent_s = read_json(saved / SECONDS)["command_s"]
     state.mkdir(exist_ok=True)
     for name, directory in inputs.needs.items():
         if (directory / KEPT).exists():
@@ -105,15 +103,15 @@ def run(context: StageContext) -> None:
     write_json(context.directory / CURVES, progress.curves)
     progress.write_seconds(context.directory)
     names = _names(work)
-    written = read_scores(work, settings.metrics)
-    problems = written.problems + [
+    scores, problems = read_scores((work, name) for name in settings.metrics)
+    problems += [
         f"wrote no file that matches {pattern} of keep. {_among(pattern, names)}"
         for pattern in settings.keep
         if not any(fnmatch(name, pattern) for name in names)
     ]
     if problems:
-        # Its metrics are judged behind it, where another file or key of the study does not run it again.
-        _refuse(problems + written.metric_problems(context.locations["alone"]))
+        # Alone they are told by the selection, so that another key in the study runs no command again.
+        _refuse([*problems, *_metric_problems(context.locations["alone"], scores)])
     for name in settings.metrics:
         (context.directory / WRITTEN / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(work / name, context.directory / WRITTEN / name)
@@ -331,65 +329,22 @@ def _is_finite(value: Any) -> bool:
 # Files of metrics.
 
 
-@dataclass
-class Written:
-    """What commands wrote into their files of metrics.
-
-    Attributes:
-        scores: The last value by name, or those by item of a CSV file, and where it stands.
-        names: Names in each file that could be read.
-        problems: What is missing or malformed.
-    """
-
-    scores: dict[str, tuple[Any, str]] = field(default_factory=dict)
-    names: dict[str, set[str]] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
-
-    def __add__(self, later: Written) -> Written:
-        """Add what a later command wrote, which counts."""
-        names = {**self.names, **later.names}
-        return Written({**self.scores, **later.scores}, names, self.problems + later.problems)
-
-    def value(self, name: str, key: str) -> tuple[Any, str]:
-        """Return the value of a metric, of items their mean, and where it stands."""
-        value, where = self.scores[key]
-        if not _is_of_items(name, value):
-            return value, where
-        where += next((f", item {item}" for item, score in value.items() if not math.isfinite(score)), "")
-        return float(np.mean([*value.values()])), where
-
-    def metric_problems(self, keys: Mapping[str, str]) -> list[str]:
-        """Say which metrics, given their names in the files, are missing or no finite number."""
-        problems = []
-        for name, key in keys.items():
-            if key not in self.scores:
-                held = [f"{file} with {', '.join(sorted(names))}" for file, names in self.names.items()]
-                hint = f"{did_you_mean(key, [*self.scores])} Read: {'; '.join(held) or 'none'}".lstrip()
-                problems.append(f"metric {name}: {key!r} is in no file. {hint}")
-                continue
-            value, where = self.value(name, key)
-            if type(value) not in (int, float):
-                problems.append(f"metric {name}: {key} is {str(value)[:60]!r} in {where}, not a number")
-            elif not math.isfinite(value):
-                problems.append(f"metric {name} is {value} in {where}")
-        return problems
+Scores = dict[str, tuple[Any, str]]
+"""The last value by name, or those by item of a CSV file, and where it stands."""
 
 
-def _is_of_items(name: str, value: Any) -> bool:
-    return name.partition("/")[2].startswith(ITEM) and isinstance(value, dict)
-
-
-def read_scores(directory: Path, files: Sequence[str]) -> Written:
-    """Read the files of metrics of a command."""
-    written = Written()
-    for name in files:
+def read_scores(files: Iterable[tuple[Path, str]]) -> tuple[Scores, list[str]]:
+    """Read files of metrics, given by their directories and names; say what is missing or malformed."""
+    scores: Scores = {}
+    problems = []
+    for directory, name in files:
         try:
             text = (directory / name).read_text("utf-8")
         except FileNotFoundError:
-            written.problems.append(f"wrote no {name}. {_among(name, _names(directory))}")
+            problems.append(f"wrote no {name}. {_among(name, _names(directory))}")
             continue
         except UnicodeDecodeError as error:
-            written.problems.append(f"{name}: not UTF-8 ({error.reason})")
+            problems.append(f"{name}: not UTF-8 ({error.reason})")
             continue
         if name.endswith(".csv"):
             parts = [(name, *_read_items(name, text))]
@@ -398,11 +353,39 @@ def read_scores(directory: Path, files: Sequence[str]) -> Written:
         else:
             lines = ((f"{name}, line {number}", line) for number, line in enumerate(text.splitlines(), 1))
             parts = [(where, *_read_object(where, line)) for where, line in lines]
-        written.names[name] = {key for _, values, _ in parts for key in values}
-        for where, values, problems in parts:
-            written.scores.update({key: (value, where) for key, value in values.items()})
-            written.problems.extend(problems)
-    return written
+        for where, values, faults in parts:
+            scores |= {key: (value, where) for key, value in values.items()}
+            problems += faults
+    return scores, problems
+
+
+def _metric_problems(keys: Mapping[str, str], scores: Scores) -> Iterator[str]:
+    """Say which metrics, given their names in the files, are missing or no finite number."""
+    held: dict[str, list[str]] = {}
+    for key, (_, where) in scores.items():
+        held.setdefault(where.partition(",")[0], []).append(key)
+    read = "; ".join(f"{file} with {', '.join(names)}" for file, names in held.items())
+    for name, key in keys.items():
+        if key not in scores:
+            hint = f"{did_you_mean(key, [*scores])} Read: {read or 'nothing'}".lstrip()
+            yield f"metric {name}: {key!r} is in no file. {hint}"
+            continue
+        value, where = scores[key]
+        if _is_of_items(name, value):
+            where += next((f", item {item}" for item, v in value.items() if not math.isfinite(v)), "")
+            value = _mean(value)
+        if type(value) not in (int, float):
+            yield f"metric {name}: {key} is {str(value)[:60]!r} in {where}, not a number"
+        elif not math.isfinite(value):
+            yield f"metric {name} is {value} in {where}"
+
+
+def _is_of_items(name: str, value: Any) -> bool:
+    return name.partition("/")[2].startswith(ITEM) and isinstance(value, dict)
+
+
+def _mean(by_item: Mapping[str, float]) -> float:
+    return float(np.mean([*by_item.values()]))
 
 
 def _refuse(problems: Sequence[str]) -> None:
@@ -460,25 +443,23 @@ def select(context: StageContext) -> None:
         CommandFailed: No command wrote a metric, or it is no finite number.
     """
     settings, inputs = SELECT.read(context)
-    written = Written()
-    seconds = 0.0
-    for stage, files in settings.files:
-        written += read_scores(inputs.writing[stage] / WRITTEN, files)
-        seconds += read_json(inputs.writing[stage] / SECONDS)["command_s"]
-    _refuse(written.problems + written.metric_problems(settings.keys))
+    places = ((inputs.writing[stage] / WRITTEN, name) for stage, names in settings.files for name in names)
+    scores, problems = read_scores(places)
+    _refuse([*problems, *_metric_problems(settings.keys, scores)])
+    seconds = sum(read_json(directory / SECONDS)["command_s"] for directory in inputs.writing.values())
     metrics: dict[str, dict[str, Any]] = {"command_s": {"value": seconds}}
     items: dict[str, set[str]] = {}
     for name, key in settings.keys.items():
-        by_item, split = written.scores[key][0], name.partition("/")[0]
-        metrics[name] = {"value": written.value(name, key)[0], "signature": None}
-        if _is_of_items(name, by_item):
-            values = [by_item[item] for item in sorted(by_item)]
-            write_segments(
-                context.directory, split, {name.partition("/")[2]: np.array([[v, 1] for v in values])}
-            )
+        value, signature = scores[key][0], None
+        if _is_of_items(name, value):
+            split, _, rest = name.partition("/")
+            by_item = dict(sorted(value.items()))
+            write_segments(context.directory, split, {rest: np.array([[v, 1] for v in by_item.values()])})
             # Trials can be paired item by item where they have the same ones.
-            metrics[name]["signature"] = f"items:{len(values)}|ids:{fingerprint(sorted(by_item))[:8]}"
+            signature = f"items:{len(by_item)}|ids:{fingerprint(list(by_item))[:8]}"
             items.setdefault(split, set()).update(by_item)
+            value = _mean(by_item)
+        metrics[name] = {"value": value, "signature": signature}
     for split, names in items.items():
         (context.directory / split).mkdir()
         write_lines(context.directory / split / stream_file("item"), sorted(names))

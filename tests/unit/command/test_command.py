@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -136,7 +137,6 @@ def with_script(code, script, **train):
         ({"base.stages.train.command": "run {settings}"}, "base", "no command of stages has {seed}"),
         ({"base.stages.train.command": "run {lr} {seed}"}, "base", "no command of stages reads momentum"),
         ({"base.stages.train.command": "run '{settings} {seed}"}, "base.stages.train", "No closing"),
-        ({"base.stages.train.needs": ["prepare"]}, "base.stages.train.needs", "no stage 'prepare' before it"),
         ({"base.stages.other": {"command": "true {seed}"}}, "base", "stages.other writes no metrics"),
         ({"base.stages.train.metrics": ["out.txt"]}, "base.stages.train.metrics", "json|jsonl|csv"),
         ({"base.stages.train.limit": "soon"}, "base.stages.train.limit", "not a duration"),
@@ -147,6 +147,32 @@ def with_script(code, script, **train):
 def test_a_mistake_is_told_with_its_place_and_what_is_allowed(code, changes, place, words):
     with pytest.raises(StudyError, match=rf"(?s)\n  {place}.*: .*{words}"):
         study_of(code, changes)
+
+
+def test_mistakes_of_all_kinds_are_told_at_once_each_with_its_line(code):
+    document = json.loads(json.dumps(DOCUMENT))
+    changes = {
+        "data.directory": "cods",
+        "data.files": {"text": "text.txt"},
+        "base.declare.lr.default": "high",
+        "base.declare.momentum.when": {"optimiser": ["sgd"]},
+        "base.stages.train.command": "run {lrr} {sed}",
+        "base.stages.train.metrics": ["out.txt"],
+        "base.stages.train.needs": ["prepare"],
+        "base.metrics.dev/loss.direction": "minimise",
+        "objective.metric": "dev/los",
+    }
+    for path, value in changes.items():
+        paths.put(document, path, value)
+    with pytest.raises(StudyError) as raised:
+        Study.from_yaml(write_study(code.parent / "study.json", document))
+    problems = [(problem.path.partition("[")[0], problem.message) for problem in raised.value.problems]
+    places = {path for path, _ in problems}
+    renamed = {"data.files": "data.files.text", "base.declare.lr.default": "base.declare.lr"}
+    renamed["base.stages.train.command"] = "base.stages.train"
+    assert places == {renamed.get(path, path) for path in changes}
+    assert len(problems) == len(changes) + 1, "two names of the command stand for nothing"
+    assert all(re.search(r"\(line \d+\)$", message) for _, message in problems)
 
 
 def test_settings_are_known_as_those_of_other_systems_are(code):
@@ -258,7 +284,7 @@ def test_words_are_filled_in_without_a_shell(code, store):
         ("echo '[1]' > out.json", r"out.json: \[1\]; write a JSON object"),
         (
             "echo '{\"dev/los\": 1, \"a\": 2}' > out.json",
-            "'dev/loss' is in no file. Did you mean 'dev/los'. Read: out.json with a, dev/los$",
+            "'dev/loss' is in no file. Did you mean 'dev/los'. Read: out.json with dev/los, a$",
         ),
         ("echo '{\"dev/loss\": NaN}' > out.json", "metric dev/loss is nan in out.json"),
         ("echo '{\"dev/loss\": \"low\"}' > out.json", "dev/loss is 'low' in out.json, not a number"),
@@ -283,7 +309,7 @@ def test_a_failure_says_what_is_wrong_and_is_tried_again(code, store, script, wo
         ),
         (
             "item,metric,value\\na,hit,1\\n",
-            "'test/item.hit' is in no file. Read: out.jsonl with dev/loss, step; items.csv with hit",
+            "'test/item.hit' is in no file. Read: out.jsonl with step, dev/loss; items.csv with hit",
         ),
         # What a later look would find is told with the rest.
         (
