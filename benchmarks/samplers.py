@@ -151,7 +151,9 @@ def search(
         yield values, value
 
 
-def repetition(recorded: Recorded, number: int) -> Iterator[tuple[tuple[str, bool], int, float]]:
+def repetition(
+    recorded: Recorded, number: int, *, has_gp: bool
+) -> Iterator[tuple[tuple[str, bool], int, float]]:
     """Run each variant once; yield it, the trials, and the distance of their best proposal from the best."""
     noise = np.random.default_rng(number)
 
@@ -161,6 +163,8 @@ def repetition(recorded: Recorded, number: int) -> Iterator[tuple[tuple[str, boo
     before = search(objective, recorded.space, "random", 777 + number, NUM_BEFORE, [])
     start = min(before, key=lambda tried: tried[1])[0]
     for sampler, has_start in VARIANTS:
+        if sampler == "gp" and not has_gp:
+            continue
         starts = [start] if has_start else []
         tried = [*search(objective, recorded.space, sampler, number, TRIALS[-1], starts)]
         for num in TRIALS:
@@ -171,17 +175,20 @@ def repetition(recorded: Recorded, number: int) -> Iterator[tuple[tuple[str, boo
 def main() -> None:
     """Print a table for each search."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.samplers", description=__doc__)
-    parser.add_argument("--num", type=int, default=10, help="repetitions")
+    parser.add_argument("names", nargs="*", help="recorded searches; default: all")
+    parser.add_argument("--num", type=int, default=20, help="repetitions")
+    parser.add_argument("--num-gp", type=int, default=5, help="repetitions of the GP, which takes the time")
     parser.add_argument("--seconds", type=float, default=float("inf"))
     options = parser.parse_args()
     end = time.monotonic() + options.seconds
     searches = []
-    for path in sorted(RECORDED.glob("*.csv")):
-        recorded = Recorded(path.stem)
+    for name in options.names or sorted(path.stem for path in RECORDED.glob("*.csv")):
+        recorded = Recorded(name)
         model, share, other = recorded.fitted
         half = np.ptp(np.quantile(recorded.losses, (0.25, 0.75)))
         print(
-            f"{recorded.name}: {len(recorded.losses)} settings, {recorded.metric}, middle half {half:.3g} wide, "
+            f"{recorded.name}: {len(recorded.losses)} settings, {recorded.metric}, "
+            f"middle half {half:.3g} wide, "
             f"between seeds {recorded.noise:.2g}; "
             f"{type(model).__name__} explains {share:.2f} of the variance (the other model {other:.2f})"
         )
@@ -190,7 +197,7 @@ def main() -> None:
     far: dict[tuple[str, tuple[str, bool], int], list[float]] = defaultdict(list)
     for number in range(1, options.num + 1):
         for recorded in searches:
-            for variant, num, value in repetition(recorded, number):
+            for variant, num, value in repetition(recorded, number, has_gp=number <= options.num_gp):
                 far[recorded.name, variant, num].append(value)
         print(f"\n{number} repetitions", flush=True)
         if time.monotonic() > end:
@@ -204,7 +211,7 @@ def main() -> None:
         for variant in VARIANTS:
             cells = [far[recorded.name, variant, num] for num in TRIALS]
             shown = [f"{np.mean(c):.3g} ± {np.std(c) / np.sqrt(max(1, len(c) - 1)):.2g}" for c in cells]
-            label = variant[0] + (", started" if variant[1] else "")
+            label = f"{variant[0]}{', started' if variant[1] else ''} ({len(cells[0])})"
             print(f"| {label} | " + " | ".join(shown) + " |")
 
 

@@ -49,7 +49,7 @@ class System:
     paper: str
     build: Callable[..., StageGraph]
     keep_code: Callable[[Any, Path], dict[str, str]] | None = None
-    file_problems: Callable[[Mapping[str, Any], str | None], Iterator[Problem]] | None = None
+    file_problems: Callable[[Mapping[str, Any], str | None], Iterable[Problem]] = lambda *_: ()
 
     def stage_graph(
         self,

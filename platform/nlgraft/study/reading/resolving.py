@@ -94,13 +94,12 @@ class Resolver:
             cell: The cell.
             directory: Start of relative paths.
         """
-        if self._system.file_problems is None:
-            return []
-        with suppress(ValueError):  # a path that leads nowhere, which is told otherwise
+        try:
             values = nested_config(self._base, self._data, cell.overrides, {})
-            problems = self._system.file_problems(values, directory)
-            return [Fault(tuple(problem.path.split(".")), problem.message) for problem in problems]
-        return []
+        except ValueError:  # a path that leads nowhere, which is told otherwise
+            return []
+        problems = self._system.file_problems(values, directory)
+        return [Fault(tuple(problem.path.split(".")), problem.message) for problem in problems]
 
     def place(self, fault: Fault, cell: Cell, params: Mapping[str, Any]) -> Problem:
         """Find the origin of a fault in the study file.

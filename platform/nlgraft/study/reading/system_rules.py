@@ -145,9 +145,11 @@ class _CellChecker:
         cells = self._cells()
         for cell in cells:
             yield from self._new_problems(cell, {}, list(baseline_faults))
-        for cell in [baseline, *(cell for cell in cells if any(map(_names_files, cell.overrides)))]:
-            for fault in self._resolver.file_faults(cell, self._study.directory):
-                yield self._resolver.place(fault, cell, {})
+        for cell in [baseline, *cells]:
+            # The files of most cells are those of the baseline.
+            if cell is baseline or any(path.startswith("data.") for path in cell.overrides):
+                for fault in self._resolver.file_faults(cell, self._study.directory):
+                    yield self._resolver.place(fault, cell, {})
         yield from self._space_problems(baseline, cells, baseline_faults)
 
     def text_metrics(self) -> set[str]:
@@ -263,10 +265,6 @@ class _CellChecker:
             for problem in self._new_problems(host, {**condition, path: value}, seen):
                 is_own = problem.path == where
                 yield Problem(f"{where}.{place}" if is_own else problem.path, problem.message)
-
-
-def _names_files(path: str) -> bool:
-    return paths.contains("data", path)
 
 
 def _dead_conditions(
