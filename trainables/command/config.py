@@ -179,13 +179,15 @@ class Config(StrictConfig):
     @classmethod
     def declared_by(cls, base: Any) -> tuple[type[Config], dict[str, Metric]]:
         """Return the config class and the metrics of a study; of those that are refused, the names."""
-        given = base if isinstance(base, Mapping) else {}
+        values = base if isinstance(base, Mapping) else {}
+        settings = read_entries(SettingConfig, values.get("declare"))
+        readable = {name: values["declare"][name] if setting else None for name, setting in settings.items()}
         metrics: dict[str, Metric] = {}
-        for name, metric in read_entries(MetricConfig, given.get("metrics")).items():
+        for name, metric in read_entries(MetricConfig, values.get("metrics")).items():
             # A guess for one that is refused, so that it makes no other problem.
-            direction = "maximize" if "max" in str(given["metrics"][name]) else "minimize"
+            direction = "maximize" if "max" in str(values["metrics"][name]) else "minimize"
             metrics[name] = (metric or MetricConfig(direction=direction)).of(name)
-        return _with_settings(canonical_json(given.get("declare"))), metrics
+        return _with_settings(canonical_json(readable)), metrics
 
     def read_by(self, stage: StageConfig) -> dict[str, Value]:
         """Return the values of the settings that a command reads, without those that have no value."""

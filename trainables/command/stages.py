@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import fnmatch
 import json
 import logging
 import math
@@ -15,7 +16,6 @@ import sys
 import tarfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from fnmatch import fnmatch
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -104,10 +104,11 @@ def run(context: StageContext) -> None:
     progress.write_seconds(context.directory)
     names = _names(work)
     scores, problems = read_scores((work, name) for name in settings.metrics)
+    kept = {pattern: fnmatch.filter(names, pattern) for pattern in settings.keep}
     problems += [
         f"wrote no file that matches {pattern} of keep. {_among(pattern, names)}"
-        for pattern in settings.keep
-        if not any(fnmatch(name, pattern) for name in names)
+        for pattern, matching in kept.items()
+        if not matching
     ]
     if problems:
         # Alone they are told by the selection, so that another key in the study runs no command again.
@@ -117,9 +118,8 @@ def run(context: StageContext) -> None:
         shutil.copy(work / name, context.directory / WRITTEN / name)
     if settings.keep:
         with tarfile.open(context.directory / KEPT, "w", dereference=True) as archive:
-            for name in names:
-                if any(fnmatch(name, pattern) for pattern in settings.keep):
-                    archive.add(work / name, name)
+            for name in sorted(set().union(*kept.values())):
+                archive.add(work / name, name)
     for folder in (work, needs, state):
         remove_tree(folder)
 
