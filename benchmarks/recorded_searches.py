@@ -3,8 +3,8 @@
 ``recorded/NAME.yaml`` is a study with the space of a shipped search, smaller, and ``recorded/NAME.csv`` what
 `nlgraft run` found for it: random proposals with one seed, and a few of them with further seeds. A model
 fitted to the table answers for settings that it lacks, with noise as large as that between seeds.
-``python -m benchmarks.recorded_searches`` searches each of them and prints how far the best proposal is from the best
-settings that the model knows. ``--seconds`` ends it after the repetition that is running.
+``python -m benchmarks.recorded_searches`` searches each of them and prints how far the best proposal is from
+the best settings that the model knows. ``--seconds`` ends it after the repetition that is running.
 """
 
 from __future__ import annotations
