@@ -17,6 +17,7 @@ from nlgraft.evaluation.artifact import read_segments
 from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
+from nlgraft.runs.run import read_result
 from nlgraft.study.data import paths
 from nlgraft.study.data.design import cells
 from nlgraft.study.public import Study
@@ -248,6 +249,7 @@ def test_a_search_trial_has_no_metric_of_the_test_set(code, store):
     replicate = graph_of(study)
     assert replicate.find("train") == searched.find("train")
     assert ran(replicate, store).metrics.keys() == {"dev/loss", "test/item.hit", "command_s"}
+    assert read_result(study, store).num_segments("test/item.hit") == 2, "the ledger counts items"
 
 
 def test_words_are_filled_in_without_a_shell(code, store):
