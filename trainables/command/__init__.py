@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from trainables.command.config import Config
-from trainables.command.graph import keep_code, stage_graph
+from trainables.command.graph import file_problems, keep_code, stage_graph
 from trainables.command.metrics import METRICS
 
 DESCRIPTION = "Run any script: a command line whose settings and metrics the study declares"
 PAPER = "The script's own"
 
-__all__ = ["DESCRIPTION", "METRICS", "PAPER", "Config", "keep_code", "stage_graph"]
+__all__ = ["DESCRIPTION", "METRICS", "PAPER", "Config", "file_problems", "keep_code", "stage_graph"]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import warnings
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from annotated_types import Ge, Le
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, create_model
+from pydantic import Field, TypeAdapter, ValidationError, create_model
 
 from nlgraft.basics.errors import ContractError, nearest
 from nlgraft.basics.strict_config import ReadWhen, StrictConfig
@@ -23,10 +24,12 @@ PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
 """A name in braces; doubled braces stand for themselves."""
 ITEM = "item."
 """Begins the name of a metric, behind its split, that has a value for each item."""
+_Part = TypeVar("_Part", bound=StrictConfig)
 Value = int | float | str | bool
 _TYPES: Mapping[str, type] = {"int": int, "float": float, "text": str, "bool": bool}
 _RESERVED = ("seed", "settings", "checkpoint")
-_SettingName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_SettingName = Annotated[str, Field(pattern=f"^{_NAME.pattern}$")]
 _StageName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$")]
 _MetricName = Annotated[str, Field(pattern=r"^((dev|test)/)?[A-Za-z][A-Za-z0-9_.-]*$")]
 _ScoreFile = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./-]*\.(json|jsonl|csv)$")]
@@ -153,9 +156,7 @@ class StageConfig(StrictConfig):
 
 
 class Settings(StrictConfig):
-    """Values of the settings that a study declares; any, where its declarations cannot be read."""
-
-    model_config = ConfigDict(extra="allow")
+    """Values of the settings that a study declares."""
 
 
 class Config(StrictConfig):
@@ -177,10 +178,16 @@ class Config(StrictConfig):
 
     @classmethod
     def declared_by(cls, base: Any) -> tuple[type[Config], dict[str, Metric]]:
-        """Return the config class and the metrics of a study, as far as its ``base`` can be read."""
-        declared, metrics = _read("declare", base), _read("metrics", base)
-        config_type = cls if declared is None else _with_settings(canonical_json(base.get("declare", {})))
-        return config_type, {name: metric.of(name) for name, metric in (metrics or {}).items()}
+        """Return the config class and the metrics of a study; of those that are refused, the names."""
+        values = base if isinstance(base, Mapping) else {}
+        settings = read_entries(SettingConfig, values.get("declare"))
+        readable = {name: values["declare"][name] if setting else None for name, setting in settings.items()}
+        metrics: dict[str, Metric] = {}
+        for name, metric in read_entries(MetricConfig, values.get("metrics")).items():
+            # A guess for one that is refused, so that it makes no other problem.
+            direction = "maximize" if "max" in str(values["metrics"][name]) else "minimize"
+            metrics[name] = (metric or MetricConfig(direction=direction)).of(name)
+        return _with_settings(canonical_json(readable)), metrics
 
     def read_by(self, stage: StageConfig) -> dict[str, Value]:
         """Return the values of the settings that a command reads, without those that have no value."""
@@ -214,7 +221,7 @@ class Config(StrictConfig):
                 hint = f"{nearest(placeholder, allowed)}; braces of the command itself are doubled: {{{{ }}}}"
                 yield f"stages.{name}: {{{placeholder}}} stands for nothing. {hint}"
             if not stage.metrics and not any(name in other.needs for other in self.stages.values()):
-                yield f"stages.{name} writes no metrics, and no stage needs it"
+                yield f"stages.{name} writes no metrics (stages.{name}.metrics), and no stage needs it"
             before.append(name)
         if is_misspelt:
             return
@@ -237,20 +244,24 @@ def _names_in(text: str) -> set[str]:
     return {match[1] for match in PLACEHOLDER.finditer(text)} - {None}
 
 
-def _read(part: str, base: Any) -> Any:
-    """Read a part of ``base``; None if it is refused, which is reported with the config."""
-    adapter = TypeAdapter[Any](Config.model_fields[part].annotation)
-    try:
-        return adapter.validate_json(canonical_json(base.get(part, {})), strict=True)
-    except (AttributeError, ValidationError, ContractError):
-        return None
+def read_entries(kind: type[_Part], entries: Any) -> dict[str, _Part | None]:
+    """Read parts by name; None for one that is refused, which is reported with the config."""
+    parts: dict[str, _Part | None] = {}
+    for name, entry in entries.items() if isinstance(entries, Mapping) else ():
+        try:
+            parts[name] = kind.model_validate_json(canonical_json(entry), strict=True)
+        except (ValidationError, ContractError):
+            parts[name] = None
+    return parts
 
 
 @lru_cache(maxsize=64)
 def _with_settings(declared: str) -> type[Config]:
     """Make the config class of a study that declares these settings; the same ones give the same class."""
-    settings = TypeAdapter(dict[str, SettingConfig]).validate_json(declared)
-    fields: dict[str, Any] = {}
+    entries = read_entries(SettingConfig, json.loads(declared))
+    settings = {name: setting for name, setting in entries.items() if setting is not None}
+    # Of a setting that is refused any value is one; its name may be none.
+    fields: dict[str, Any] = {name: (Any, None) for name in entries if _NAME.fullmatch(name)}
     for name, setting in settings.items():
         text = " ".join(filter(None, (setting.description, setting.unit and f"Unit: {setting.unit}.")))
         fields[name] = (setting.annotation, Field(default=setting.default, description=text))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field
 from fnmatch import fnmatch
@@ -17,12 +17,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from nlgraft.basics.errors import DataError
+from pydantic import ValidationError
+
+from nlgraft.basics.errors import DataError, Problem
 from nlgraft.pipeline.fingerprint import fingerprint
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
 from nlgraft.text.files import expand, file_digest
-from trainables.command.config import Config, StageConfig, Value
+from trainables.command.config import Config, DataConfig, StageConfig, Value, read_entries
 
 _LEFT_OUT = ("__pycache__", "node_modules", "mlruns", "nlgraft_store", "wandb")
 _STUDY = re.compile(rb"^system: *[\"']?trainables\.command\b", re.M)
@@ -45,10 +47,12 @@ def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageG
     keys = {name: metric.key or name for name, metric in config.metrics.items()}
     tested = {name for name in keys if name.startswith("test/")}
     reported = {key: name for name, key in keys.items() if name not in tested}
+    writing = {name: stage for name, stage in config.stages.items() if stage.metrics}
+    # Of several commands that write metrics, none alone tells which are missing.
+    locations = {"reported": reported, "alone": keys if len(writing) == 1 else {}}
     stages: dict[str, Stage] = {}
     for name, stage in config.stages.items():
-        stages[name] = _command(config, name, stage, stages, reported, seed)
-    writing = {name: stage for name, stage in config.stages.items() if stage.metrics}
+        stages[name] = _command(config, name, stage, stages, locations, seed)
     settings = ResultSettings(
         # Search trials never see a test set, whatever the script writes.
         keys={name: key for name, key in keys.items() if "test" in splits or name not in tested},
@@ -64,7 +68,7 @@ def _command(
     name: str,
     stage: StageConfig,
     earlier: Mapping[str, Stage],
-    reported: Mapping[str, str],
+    locations: Mapping[str, Mapping[str, str]],
     seed: int,
 ) -> Stage:
     named = {file: path for file, path in config.data.files.items() if f"data.{file}" in stage.placeholders}
@@ -77,8 +81,8 @@ def _command(
         environment=stage.environment,
         metrics=stage.metrics,
         keep=stage.keep,
-        code=_digest("directory", config.data.directory, stage.code),
-        data={file: _digest(f"files.{file}", path) for file, path in named.items()},
+        code=digest(config.data.directory, stage.code),
+        data={file: digest(path) for file, path in named.items()},
     )
     return COMMAND.stage(
         name,
@@ -91,16 +95,28 @@ def _command(
             "patterns": [*stage.code],
             "data": named,
             "limit_s": stage.limit,
-            "reported": {**reported},
+            **locations,
         },
     )
 
 
-def _digest(key: str, path: str, patterns: Sequence[str] = ("*",)) -> str:
-    try:
-        return digest(path, patterns)
-    except DataError as error:
-        raise DataError(f"data.{key}: {error}") from error
+def file_problems(values: Mapping[str, Any], directory: str | None) -> Iterator[Problem]:
+    """Find the files of a config that cannot be used, as far as their paths can be read."""
+    with suppress(ValidationError):
+        data = DataConfig.model_validate(values.get("data"), context={"directory": directory})
+        named = {f"data.files.{name}": (path, ("*",)) for name, path in data.files.items()}
+        named["data.directory"] = (data.directory, ("*",))
+        if expand(data.directory).is_dir():
+            for name, stage in read_entries(StageConfig, values.get("stages")).items():
+                if stage is not None:
+                    named[f"stages.{name}.code"] = (data.directory, stage.code)
+        elif expand(data.directory).exists():
+            yield Problem("data.directory", f"{data.directory} is a file; give the directory that holds it")
+        for path, (file, patterns) in named.items():
+            try:
+                digest(file, patterns)
+            except DataError as error:
+                yield Problem(path, str(error))
 
 
 def digest(path: str, patterns: Sequence[str] = ("*",)) -> str:
@@ -218,5 +234,5 @@ COMMAND = StageKind[CommandSettings, CommandInputs[Any]](
     is_distributed=True,
 )
 SELECT = StageKind[ResultSettings, ResultInputs[Any]](
-    "trainables.command.stages:select", ResultSettings, ResultInputs
+    "trainables.command.stages:select", ResultSettings, ResultInputs, version=2
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import fnmatch
 import json
 import logging
 import math
@@ -14,20 +15,22 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Mapping, Sequence
-from fnmatch import fnmatch
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 from nlgraft.basics.errors import NlgraftError, did_you_mean
+from nlgraft.basics.pacing import Pacer
 from nlgraft.basics.wording import duration
-from nlgraft.evaluation.artifact import write_segments
+from nlgraft.evaluation.artifact import write_lines, write_segments
 from nlgraft.pipeline.execute import CURVES, METRICS, Curve
 from nlgraft.pipeline.fingerprint import fingerprint
 from nlgraft.pipeline.integrity import remove_tree
 from nlgraft.pipeline.stage import StageContext, TrialStopped
+from nlgraft.text.corpora import stream_file
 from nlgraft.text.files import expand, read_json, write_json
 from trainables.command import guard
 from trainables.command.config import ITEM, PLACEHOLDER
@@ -47,6 +50,10 @@ _ERROR_OF_PROCESS = re.compile(r"^\[rank\d+\]: (?!Traceback)\S.*", re.MULTILINE)
 _COLUMNS = ("item", "metric", "value")
 _OUT_OF_MEMORY = 128 + 9
 _MOST_PROBLEMS = 5
+_SAVE_SHARE = 0.2
+"""Share of the time that may go into copying checkpoints."""
+_TRIES, _TRY_PAUSE_S = 12, 0.003
+"""How often a checkpoint is tried to be copied, with a pause that grows by as much each time."""
 
 
 class CommandFailed(NlgraftError):
@@ -84,9 +91,8 @@ def run(context: StageContext) -> None:
     if saved is not None:
         shutil.copytree(saved / _CHECKPOINT, state)
         shutil.copytree(saved / WRITTEN, work, dirs_exist_ok=True)
-        if (saved / LOG).exists():  # older checkpoints have neither
-            shutil.copy(saved / LOG, context.directory / LOG)
-            spent_s = read_json(saved / SECONDS)["command_s"]
+        shutil.copy(saved / LOG, context.directory / LOG)
+        spent_s = read_json(saved / SECONDS)["command_s"]
     state.mkdir(exist_ok=True)
     for name, directory in inputs.needs.items():
         if (directory / KEPT).exists():
@@ -96,16 +102,23 @@ def run(context: StageContext) -> None:
     _execute(context, settings, work, texts, progress)
     write_json(context.directory / CURVES, progress.curves)
     progress.write_seconds(context.directory)
-    problems: list[str] = []
-    read_scores(work, settings.metrics, problems)
-    kept = _matching(work, settings.keep, problems)
-    _refuse(problems)
+    names = _names(work)
+    scores, problems = read_scores((work, name) for name in settings.metrics)
+    kept = {pattern: fnmatch.filter(names, pattern) for pattern in settings.keep}
+    problems += [
+        f"wrote no file that matches {pattern} of keep. {_among(pattern, names)}"
+        for pattern, matching in kept.items()
+        if not matching
+    ]
+    if problems:
+        # Alone they are told by the selection, so that another key in the study runs no command again.
+        _refuse([*problems, *_metric_problems(context.locations["alone"], scores)])
     for name in settings.metrics:
         (context.directory / WRITTEN / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(work / name, context.directory / WRITTEN / name)
     if settings.keep:
         with tarfile.open(context.directory / KEPT, "w", dereference=True) as archive:
-            for name in kept:
+            for name in sorted(set().union(*kept.values())):
                 archive.add(work / name, name)
     for folder in (work, needs, state):
         remove_tree(folder)
@@ -189,7 +202,7 @@ def _failure(what: str, log: Path) -> CommandFailed:
 
 
 class _StateChanged(Exception):
-    """A script wrote to its checkpoint while it was copied; errors of the store stay errors."""
+    """A script changed its checkpoint during each try to copy it; errors of the store stay errors."""
 
 
 class _Progress:
@@ -209,7 +222,8 @@ class _Progress:
         self.curves: dict[str, Curve] = {}
         self._context = context
         self._work = work
-        self._saved_step = saved_step
+        self._saved_step = self._complete_step = saved_step
+        self._saves = Pacer(0.0, _SAVE_SHARE)
         self._started = time.perf_counter() - spent_s
         self._lengths = {work / name: 0 for name in files if name.endswith(".jsonl")}
 
@@ -218,22 +232,23 @@ class _Progress:
         write_json(directory / SECONDS, {"command_s": time.perf_counter() - self._started})
 
     def report(self) -> None:
-        complete_step = self._saved_step
         for path, num_lines in self._lengths.items():
             # The last line may be half written.
             lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
             self._lengths[path] = len(lines)
             for line in lines[num_lines:]:
-                complete_step = max(complete_step, self._report_line(line))
-        if complete_step > self._saved_step:
-            self._saved_step = complete_step
+                self._complete_step = max(self._complete_step, self._report_line(line))
+        if self._complete_step > self._saved_step and self._saves.is_due:
+            self._saved_step = self._complete_step
             try:
-                self._context.checkpoints.save(complete_step, self._copy_state)
+                with self._saves.turn():
+                    self._context.checkpoints.save(self._saved_step, self._copy_state)
             except _StateChanged as error:
                 logger.warning(
-                    "the checkpoint of step %d changed while it was copied and is left out: let its files "
-                    "lie still until the next one, and save more rarely (%s)",
-                    complete_step,
+                    "the checkpoint of step %d changed in each of %d tries to copy it and is left out: write "
+                    "its files under other names, and rename them when they are whole (%s)",
+                    self._saved_step,
+                    _TRIES,
                     error,
                 )
 
@@ -257,15 +272,7 @@ class _Progress:
 
     def _copy_state(self, directory: Path) -> None:
         """Copy the script's checkpoint, its log and its progress, to which it appends when it goes on."""
-        state = self._context.directory / _CHECKPOINT
-        try:
-            before = _versions(state)
-            shutil.copytree(state, directory / _CHECKPOINT)
-            is_same = _versions(state) == before
-        except (shutil.Error, FileNotFoundError) as error:
-            raise _StateChanged(str(error)) from error
-        if not is_same:
-            raise _StateChanged("files were written again")
+        _copy_of_one_moment(self._context.directory / _CHECKPOINT, directory / _CHECKPOINT)
         shutil.copy(self._context.directory / LOG, directory / LOG)
         self.write_seconds(directory)
         for path in filter(Path.exists, self._lengths):
@@ -274,9 +281,44 @@ class _Progress:
             shutil.copy(path, copied)
 
 
+def _copy_of_one_moment(state: Path, target: Path) -> None:
+    """Copy files that a script may replace at any time, as they are at one moment.
+
+    Raises:
+        _StateChanged: They were changed in each of several tries.
+    """
+    reason = ""
+    for number in range(_TRIES):
+        # Not in step with the script.
+        time.sleep(number * _TRY_PAUSE_S)
+        with TemporaryDirectory(dir=state.parent) as folder:
+            held = Path(folder, "held")
+            try:
+                before = _versions(state)
+                shutil.copytree(state, held, copy_function=_hold)
+                linked = _versions(held)
+                if _versions(state) == before:
+                    shutil.copytree(held, target)
+                    if _versions(held) == linked:
+                        return
+                reason = "files were written again"
+            except (shutil.Error, FileNotFoundError) as error:
+                reason = str(error)
+        shutil.rmtree(target, ignore_errors=True)
+    raise _StateChanged(reason)
+
+
+def _hold(source: str, target: str) -> None:
+    """Link a file, which takes no time and keeps it when the script renames another over it."""
+    try:
+        os.link(source, target)
+    except OSError:  # a file system without links, or the file is gone
+        shutil.copy2(source, target)
+
+
 def _versions(directory: Path) -> dict[Path, tuple[int, int, int]]:
     """Tell files apart that were written again: inode, size and time of change, by path."""
-    files = {path: path.stat() for path in directory.rglob("*")}
+    files = {path: path.stat() for path in directory.rglob("*") if path.is_file()}
     return {path: (file.st_ino, file.st_size, file.st_mtime_ns) for path, file in files.items()}
 
 
@@ -287,31 +329,63 @@ def _is_finite(value: Any) -> bool:
 # Files of metrics.
 
 
-def read_scores(directory: Path, files: Sequence[str], problems: list[str]) -> dict[str, tuple[Any, str]]:
-    """Read files of metrics: by name the last value, or those by item of a CSV file, and where it stands.
+Scores = dict[str, tuple[Any, str]]
+"""The last value by name, or those by item of a CSV file, and where it stands."""
 
-    What is missing or malformed is left out and added to ``problems``.
-    """
-    scores: dict[str, tuple[Any, str]] = {}
-    for name in files:
+
+def read_scores(files: Iterable[tuple[Path, str]]) -> tuple[Scores, list[str]]:
+    """Read files of metrics, given by their directories and names; say what is missing or malformed."""
+    scores: Scores = {}
+    problems = []
+    for directory, name in files:
         try:
             text = (directory / name).read_text("utf-8")
         except FileNotFoundError:
-            problems.append(f"wrote no {name}. {_written(name, _names(directory))}")
+            problems.append(f"wrote no {name}. {_among(name, _names(directory))}")
             continue
         except UnicodeDecodeError as error:
             problems.append(f"{name}: not UTF-8 ({error.reason})")
             continue
         if name.endswith(".csv"):
-            parts = [(name, _read_items(name, text, problems))]
+            parts = [(name, *_read_items(name, text))]
         elif name.endswith(".json"):
-            parts = [(name, _object(name, text, problems))]
+            parts = [(name, *_read_object(name, text))]
         else:
             lines = ((f"{name}, line {number}", line) for number, line in enumerate(text.splitlines(), 1))
-            parts = [(where, _object(where, line, problems)) for where, line in lines]
-        for where, values in parts:
+            parts = [(where, *_read_object(where, line)) for where, line in lines]
+        for where, values, faults in parts:
             scores |= {key: (value, where) for key, value in values.items()}
-    return scores
+            problems += faults
+    return scores, problems
+
+
+def _metric_problems(keys: Mapping[str, str], scores: Scores) -> Iterator[str]:
+    """Say which metrics, given their names in the files, are missing or no finite number."""
+    held: dict[str, list[str]] = {}
+    for key, (_, where) in scores.items():
+        held.setdefault(where.partition(",")[0], []).append(key)
+    read = "; ".join(f"{file} with {', '.join(names)}" for file, names in held.items())
+    for name, key in keys.items():
+        if key not in scores:
+            hint = f"{did_you_mean(key, [*scores])} Read: {read or 'nothing'}".lstrip()
+            yield f"metric {name}: {key!r} is in no file. {hint}"
+            continue
+        value, where = scores[key]
+        if _is_of_items(name, value):
+            where += next((f", item {item}" for item, v in value.items() if not math.isfinite(v)), "")
+            value = _mean(value)
+        if type(value) not in (int, float):
+            yield f"metric {name}: {key} is {str(value)[:60]!r} in {where}, not a number"
+        elif not math.isfinite(value):
+            yield f"metric {name} is {value} in {where}"
+
+
+def _is_of_items(name: str, value: Any) -> bool:
+    return name.partition("/")[2].startswith(ITEM) and isinstance(value, dict)
+
+
+def _mean(by_item: Mapping[str, float]) -> float:
+    return float(np.mean([*by_item.values()]))
 
 
 def _refuse(problems: Sequence[str]) -> None:
@@ -321,24 +395,24 @@ def _refuse(problems: Sequence[str]) -> None:
         raise CommandFailed("; ".join([*problems[:_MOST_PROBLEMS], *more]))
 
 
-def _object(where: str, text: str, problems: list[str]) -> dict[str, Any]:
+def _read_object(where: str, text: str) -> tuple[dict[str, Any], list[str]]:
     try:
         document = json.loads(text)
     except ValueError as error:
         document = f"not JSON: {error}"
     if isinstance(document, dict):
-        return document
+        return document, []
     example = '{"step": 100, "dev/loss": 2.31}'
-    problems.append(f"{where}: {str(document)[:120]}; write a JSON object, such as {example}")
-    return {}
+    return {}, [f"{where}: {str(document)[:120]}; write a JSON object, such as {example}"]
 
 
-def _read_items(name: str, text: str, problems: list[str]) -> dict[str, dict[str, float]]:
+def _read_items(name: str, text: str) -> tuple[dict[str, dict[str, float]], list[str]]:
     items: dict[str, dict[str, float]] = {}
     rows = csv.DictReader(text.splitlines())
     if missing := {*_COLUMNS} - {*(rows.fieldnames or ())}:
-        problems.append(f"{name}, line 1: no column {', '.join(missing)}; write {','.join(_COLUMNS)}")
-        return items
+        columns = ", ".join(sorted(missing))
+        return {}, [f"{name}, line 1: no column {columns}; write {','.join(_COLUMNS)}"]
+    problems = []
     for row in rows:
         item, metric, value = (row[column] for column in _COLUMNS)
         values = items.setdefault(metric, {})
@@ -348,7 +422,8 @@ def _read_items(name: str, text: str, problems: list[str]) -> dict[str, dict[str
             values[item] = float(value)
         except (TypeError, ValueError):
             problems.append(f"{name}, line {rows.line_num}: {value!r} is not a number")
-    return items
+    # A metric of which no value could be read is told by its lines.
+    return {metric: values for metric, values in items.items() if values}, problems
 
 
 def _names(directory: Path) -> list[str]:
@@ -356,57 +431,36 @@ def _names(directory: Path) -> list[str]:
     return [path.relative_to(directory).as_posix() for path in paths]
 
 
-def _written(name: str, names: Sequence[str]) -> str:
+def _among(name: str, names: Sequence[str]) -> str:
     """List the files of a command, and suggest the nearest."""
     return f"{did_you_mean(name, names)} There are: {', '.join(names)}".lstrip()
-
-
-def _matching(work: Path, patterns: Sequence[str], problems: list[str]) -> list[str]:
-    """List files by patterns; one that matches none is added to ``problems``."""
-    names = _names(work)
-    problems += [
-        f"wrote no file that matches {pattern} of keep. {_written(pattern, names)}"
-        for pattern in patterns
-        if not any(fnmatch(name, pattern) for name in names)
-    ]
-    return [name for name in names if any(fnmatch(name, pattern) for pattern in patterns)]
 
 
 def select(context: StageContext) -> None:
     """Select the metrics that the study declares, of the splits that the trial is scored on.
 
     Raises:
-        CommandFailed: No command wrote a metric, or it is no number.
-        FloatingPointError: A metric is NaN or infinite.
+        CommandFailed: No command wrote a metric, or it is no finite number.
     """
     settings, inputs = SELECT.read(context)
-    scores: dict[str, tuple[Any, str]] = {}
-    problems: list[str] = []
-    not_finite: list[str] = []
-    seconds = 0.0
-    for stage, files in settings.files:
-        scores |= read_scores(inputs.writing[stage] / WRITTEN, files, problems)
-        seconds += read_json(inputs.writing[stage] / SECONDS)["command_s"]
+    places = ((inputs.writing[stage] / WRITTEN, name) for stage, names in settings.files for name in names)
+    scores, problems = read_scores(places)
+    _refuse([*problems, *_metric_problems(settings.keys, scores)])
+    seconds = sum(read_json(directory / SECONDS)["command_s"] for directory in inputs.writing.values())
     metrics: dict[str, dict[str, Any]] = {"command_s": {"value": seconds}}
+    items: dict[str, set[str]] = {}
     for name, key in settings.keys.items():
-        if key not in scores:
-            problems.append(f"metric {name}: nobody wrote {key!r}. {_written(key, list(scores))}")
-            continue
-        (value, where), signature = scores[key], None
-        split, _, rest = name.partition("/")
-        if rest.startswith(ITEM) and isinstance(value, dict):
+        value, signature = scores[key][0], None
+        if _is_of_items(name, value):
+            split, _, rest = name.partition("/")
             by_item = dict(sorted(value.items()))
             write_segments(context.directory, split, {rest: np.array([[v, 1] for v in by_item.values()])})
             # Trials can be paired item by item where they have the same ones.
             signature = f"items:{len(by_item)}|ids:{fingerprint(list(by_item))[:8]}"
-            value = float(np.mean([*by_item.values()]))
-            where += next((f", item {item}" for item, v in by_item.items() if not math.isfinite(v)), "")
-        if type(value) not in (int, float):
-            problems.append(f"metric {name}: {key} is {str(value)[:60]!r} in {where}, not a number")
-        elif not math.isfinite(value):
-            not_finite.append(f"metric {name} is {value} in {where}")
+            items.setdefault(split, set()).update(by_item)
+            value = _mean(by_item)
         metrics[name] = {"value": value, "signature": signature}
-    _refuse(problems)
-    if not_finite:
-        raise FloatingPointError("; ".join(not_finite))
+    for split, names in items.items():
+        (context.directory / split).mkdir()
+        write_lines(context.directory / split / stream_file("item"), sorted(names))
     write_json(context.directory / METRICS, metrics)

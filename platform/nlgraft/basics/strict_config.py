@@ -47,6 +47,18 @@ def as_read(part: _PartT) -> _PartT:
     return part.model_copy(update=unread)
 
 
+class Contradictions(ValueError):
+    """Settings contradict each other.
+
+    Args:
+        problems: A sentence for each contradiction.
+    """
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = problems
+        super().__init__("; ".join(problems))
+
+
 class StrictConfig(BaseModel):
     """Immutable settings: unknown keys are refused, the docstring below a field describes it.
 
@@ -61,7 +73,7 @@ class StrictConfig(BaseModel):
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> Self:
         if problems := list(self._problems()):
-            raise ValueError("; ".join(problems))
+            raise Contradictions(problems)
         return self
 
     def _problems(self) -> Iterator[str]:

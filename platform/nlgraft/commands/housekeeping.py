@@ -235,7 +235,8 @@ def diff(first: str, second: str, storage: str | None, is_json: bool) -> None:
 @click.option(
     "--ledger",
     metavar="STORE",
-    help="Store that remembers what was compared on these lines; nlgraft_store here, if there is one.",
+    help="Store that remembers what was compared on these lines. Default: nlgraft_store here, if there is "
+    "one; else nothing remembers it, and there is no verdict.",
 )
 @click.option("--format", "kind", type=click.Choice(["md", "html"]), help="A table as a report has it.")
 @has_json
@@ -303,6 +304,9 @@ def compare(
             table.check()
         name = f"scores of {experiment or Path(sources[0].rpartition('=')[2]).name}"
         scores, notes = compare_scores(table, name, metrics, baseline, store, is_lower_better=is_lower_better)
+    if store is not None:
+        another = "" if ledger else "; --ledger STORE takes another"
+        notes.append(f"entered in the ledger of {ledger or Storage().path}{another}")
     if is_json:
         print_json([system.to_json() for system in scores])
         click.echo("\n".join(notes), err=True)

@@ -125,8 +125,11 @@ class Progress:
         # `try` sweeps twice where it keeps a proposal.
         self._num_trials, self._num_ended = event.num_trials, 0
         self._max_concurrent = event.max_concurrent
+        resumed = ""
+        if event.num_resumed:
+            resumed = f"{count(event.num_resumed, 'stage')} begun and going on from a checkpoint, "
         self._print(
-            f"{count(event.num_trials, 'trial')} planned, {event.num_reused} finished before, "
+            f"{count(event.num_trials, 'trial')} planned, {event.num_reused} finished before, {resumed}"
             f"{event.max_concurrent} at once"
         )
 

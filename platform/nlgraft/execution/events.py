@@ -21,11 +21,13 @@ class SweepStarted:
         num_trials: Trials of the study, search trials included.
         num_reused: Those of them that an earlier run has completed.
         max_concurrent: How many run at once.
+        num_resumed: Stages that go on from a checkpoint, those that trials share counted once.
     """
 
     num_trials: int
     num_reused: int
     max_concurrent: int
+    num_resumed: int = 0
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,12 @@ class TrialQueue:
                 trials += self._replicates.begin(cell, {})
         num_reused = sum(record is not None for _, record in trials)
         num_planned = len(trials) + self._searches.num_unproposed
-        self._driver.observe(SweepStarted(num_planned, num_reused, self._max_concurrent))
+        begun = self._store.begun()
+        to_do = (trial for trial, record in trials if record is None and begun)
+        num_resumed = len(
+            begun.intersection(stage.fingerprint for each in to_do for stage in each.graph.stages)
+        )
+        self._driver.observe(SweepStarted(num_planned, num_reused, self._max_concurrent, num_resumed))
         self._enqueue(trials)
         self._replicate_best()
         self._take_look()

@@ -71,8 +71,9 @@ class Checkpoints:
         return None
 
     def newest_step(self) -> int | None:
-        """Return the newest step that was saved, None if there is none; it is not read."""
-        return max(self._steps(), default=None)
+        """Return the newest step that was saved whole, None if there is none; it is not read."""
+        steps = {f"{self._key}/{step}/{MANIFEST}": step for step in self._steps()}
+        return max((steps[key] for key in self._files.existing([*steps])), default=None)
 
     def save(self, step: int, write: Callable[[Path], None]) -> None:
         """Write one checkpoint and remove all but the newest two.

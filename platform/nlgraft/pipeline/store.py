@@ -372,6 +372,11 @@ class ArtifactStore:
         for fingerprint in self.finished(self._files.names("checkpoints")):
             self._checkpoints(fingerprint).clear()
 
+    def begun(self) -> set[str]:
+        """Return the fingerprints of the stages that go on from a checkpoint."""
+        names = self._files.names("checkpoints")
+        return {key for key in names if self._checkpoints(key).newest_step() is not None}
+
     def _checkpoints(self, fingerprint: str, *, is_writable: bool = True) -> Checkpoints:
         return Checkpoints(self._files, f"checkpoints/{fingerprint}", is_writable=is_writable)
 

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from nlgraft.basics.errors import ClusterError, NlgraftError, StudyLockedError
@@ -18,7 +18,6 @@ from nlgraft.execution.events import Driver, Event, Notice, Observer, TrialEnded
 from nlgraft.pipeline.integrity import store_errors
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import Cell
-from nlgraft.study.data.space import Domain
 from nlgraft.study.data.system import REPLICATE_SPLITS, SEARCH_SPLITS
 from nlgraft.study.planning.planner import check_cells
 from nlgraft.study.planning.selection import read_granted
@@ -86,14 +85,10 @@ def read_result(study: Study, store: ArtifactStore) -> StudyResult:
     return result
 
 
-def _importance(
-    space: Mapping[str, Domain],
-    direction: Literal["maximize", "minimize"],
-    trials: Sequence[tuple[Mapping[str, Any], float]],
-) -> dict[str, float]:
+def _importance(*arguments: Any) -> dict[str, float]:
     from nlgraft.execution.optuna_study import importances  # loads Optuna, which most reports do without
 
-    return importances(space, direction, trials)
+    return importances(*arguments)
 
 
 @dataclass(frozen=True)

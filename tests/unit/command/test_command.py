@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from nlgraft.evaluation.artifact import read_segments
 from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
+from nlgraft.runs.run import read_result
 from nlgraft.study.data import paths
 from nlgraft.study.data.design import cells
 from nlgraft.study.public import Study
@@ -118,13 +120,9 @@ def with_script(code, script, **train):
             "search.space.settings.momentum.high",
             "got 2",
         ),
-        ({"base.declare.lr.default": 7}, "base.declare.lr", "default: 7 is refused: .*equal to 1"),
         ({"base.declare.lr.typ": "int"}, "base.declare.lr.typ", "Did you mean 'type'"),
-        ({"base.declare.momentum.when": {"optimiser": ["sgd"]}}, "base.declare", "no setting 'optimiser'"),
         ({"base.declare.name.min": 1, "base.declare.name.default": "a"}, "base.declare.name", "min and max"),
         ({"base.declare.seed": {"type": "int", "default": 1}}, "base.declare.seed", "the name is taken"),
-        # Nothing follows from a misspelt name: it may have meant the seed, or settings.
-        ({"base.stages.train.command": "run {lrr}"}, "base.stages.train", "{lrr} stands.*{ }} .line 1.$"),
         ({"base.stages.train.command": "run 'x={settings} {seed}'"}, "base.stages.train", "word 'x={sett"),
         ({"base.stages.train.environment": {"A": "{settings}"}}, "base.stages.train", "environment.A: {sett"),
         ({"base.stages.train.command": "run {name}{seed} {settings}"}, "base.stages.train", "{seed} is left"),
@@ -136,17 +134,38 @@ def with_script(code, script, **train):
         ({"base.stages.train.command": "run {settings}"}, "base", "no command of stages has {seed}"),
         ({"base.stages.train.command": "run {lr} {seed}"}, "base", "no command of stages reads momentum"),
         ({"base.stages.train.command": "run '{settings} {seed}"}, "base.stages.train", "No closing"),
-        ({"base.stages.train.needs": ["prepare"]}, "base.stages.train.needs", "no stage 'prepare' before it"),
         ({"base.stages.other": {"command": "true {seed}"}}, "base", "stages.other writes no metrics"),
-        ({"base.stages.train.metrics": ["out.txt"]}, "base.stages.train.metrics", "json|jsonl|csv"),
         ({"base.stages.train.limit": "soon"}, "base.stages.train.limit", "not a duration"),
-        ({"objective.metric": "dev/los"}, "objective.metric", "no metric 'dev/los'. Did you mean 'dev/loss'"),
         ({"objective.metric": "test/item.hit"}, "objective.metric", "test set"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_told_with_its_place_and_what_is_allowed(code, changes, place, words):
     with pytest.raises(StudyError, match=rf"(?s)\n  {place}.*: .*{words}"):
         study_of(code, changes)
+
+
+def test_mistakes_of_all_kinds_are_told_at_once_each_with_its_line(code):
+    changes = {
+        "data.directory": "cods",
+        "data.files": {"text": "text.txt"},
+        "base.declare.lr.default": "high",
+        "base.declare.momentum.when": {"optimiser": ["sgd"]},
+        "base.stages.train.command": "run {lrr} {sed}",
+        "base.stages.train.metrics": ["out.txt"],
+        "base.stages.train.needs": ["prepare"],
+        "base.metrics.dev/loss.direction": "minimise",
+        "objective.metric": "dev/los",
+    }
+    with pytest.raises(StudyError) as raised:
+        study_of(code, changes)
+    problems = [(problem.path.partition("[")[0], problem.message) for problem in raised.value.problems]
+    places = {path for path, _ in problems}
+    renamed = {"data.files": "data.files.text", "base.declare.lr.default": "base.declare.lr"}
+    renamed["base.stages.train.command"] = "base.stages.train"
+    assert places == {renamed.get(path, path) for path in changes}
+    # Nothing else follows from a misspelt name: it may have meant the seed, or settings.
+    assert len(problems) == len(changes) + 1, "two names of the command stand for nothing"
+    assert all(re.search(r"\(line \d+\)$", message) for _, message in problems)
 
 
 def test_settings_are_known_as_those_of_other_systems_are(code):
@@ -230,6 +249,7 @@ def test_a_search_trial_has_no_metric_of_the_test_set(code, store):
     replicate = graph_of(study)
     assert replicate.find("train") == searched.find("train")
     assert ran(replicate, store).metrics.keys() == {"dev/loss", "test/item.hit", "command_s"}
+    assert read_result(study, store).num_segments("test/item.hit") == 2, "the ledger counts items"
 
 
 def test_words_are_filled_in_without_a_shell(code, store):
@@ -256,8 +276,11 @@ def test_words_are_filled_in_without_a_shell(code, store):
         ("exit 0", r"wrote no out.json. There are: run.py, run.sh"),
         ("echo '{' > out.json", "out.json: not JSON.*; write a JSON object, such as"),
         ("echo '[1]' > out.json", r"out.json: \[1\]; write a JSON object"),
-        ("echo '{\"dev/los\": 1}' > out.json", "nobody wrote 'dev/loss'. Did you mean 'dev/los'"),
-        ("echo '{\"dev/loss\": NaN}' > out.json", "FloatingPointError: metric dev/loss is nan in out.json"),
+        (
+            "echo '{\"dev/los\": 1, \"a\": 2}' > out.json",
+            "'dev/loss' is in no file. Did you mean 'dev/los'. Read: out.json with dev/los, a$",
+        ),
+        ("echo '{\"dev/loss\": NaN}' > out.json", "metric dev/loss is nan in out.json"),
         ("echo '{\"dev/loss\": \"low\"}' > out.json", "dev/loss is 'low' in out.json, not a number"),
     ],
 )  # fmt: skip
@@ -278,12 +301,16 @@ def test_a_failure_says_what_is_wrong_and_is_tried_again(code, store, script, wo
             "item,metric,value\\na,test/item.hit,1\\na,test/item.hit,0\\n",
             "line 3: a second value of .* item 'a'",
         ),
-        ("item,metric,value\\na,hit,1\\n", "nobody wrote 'test/item.hit'. There are: step, dev/loss, hit"),
-        ("item,metric,value\\na,test/item.hit,nan\\n", "metric test/item.hit is nan in items.csv, item a"),
         (
-            "item,metric,value\\na,test/item.hit,yes\\nb,test/item.hit,no\\n",
-            "line 2: 'yes' is not a number; items.csv, line 3: 'no' is not a number",
+            "item,metric,value\\na,hit,1\\n",
+            "'test/item.hit' is in no file. Read: out.jsonl with step, dev/loss; items.csv with hit",
         ),
+        # What a later look would find is told with the rest.
+        (
+            "item,metric,value\\na,test/item.hit,yes\\nb,test/item.hit,nan\\n",
+            "line 2: 'yes' is not a number; metric test/item.hit is nan in items.csv, item b",
+        ),
+        ("item,metric,value\\na,test/item.hit,nan\\n", "metric test/item.hit is nan in items.csv, item a"),
     ],
 )
 def test_a_table_of_items_is_checked(code, store, content, words):
@@ -353,20 +380,39 @@ def test_a_killed_command_goes_on_from_its_checkpoint(code, store):
     assert [point[0] for point in record.curves["dev/loss"]] == [1, 2, 3, 4], "as if it had not been killed"
 
 
-def test_a_checkpoint_that_is_rewritten_while_it_is_copied_does_no_harm(code, store):
-    (code / "run.py").write_text(
-        "import os, sys, time\n"
-        "file, end = open('out.jsonl', 'w'), time.monotonic() + 2\n"
-        'print(\'{"step": 1, "dev/loss": 1, "checkpoint": true}\', file=file, flush=True)\n'
-        "while time.monotonic() < end:\n"
-        "    open(sys.argv[1] + '/new', 'w').close()\n"
-        "    os.replace(sys.argv[1] + '/new', sys.argv[1] + '/state')\n"
-        'print(\'{"step": 2, "dev/loss": 1}\', file=file)\n'
-        "print('item,metric,value\\na,test/item.hit,0', file=open('items.csv', 'w'))\n"
-    )
+SAVES_OFTEN = """\
+import json, os, signal, sys, time
+parts = [os.path.join(sys.argv[1], name) for name in ("weights", "step")]
+done = int(open(parts[1]).read()) if os.path.exists(parts[1]) else 0
+print("from", done, len(open(parts[0]).read()) if done else 0)
+with open("out.jsonl", "a") as file:
+    for step in range(done + 1, 401):
+        if step == 300 and not done:
+            os.kill(os.getpid(), signal.SIGKILL)
+        for part, content in zip(parts, ("x" * (2_000_000 + step), str(step))):
+            with open(part + ".new", "w") as new:
+                new.write(content)
+            os.replace(part + ".new", part)
+        print(json.dumps({"step": step, "dev/loss": 1 / step, "checkpoint": True}), file=file, flush=True)
+        time.sleep(0.01)
+with open("items.csv", "w") as file:
+    print("item,metric,value", "a,test/item.hit,0", sep="\\n", file=file)
+"""
+
+
+def test_a_script_that_saves_faster_than_it_can_be_copied_goes_on_from_a_checkpoint(code, store):
+    (code / "run.py").write_text(SAVES_OFTEN)
     command = "python run.py {checkpoint} {settings} {seed}"
-    record = ran(graph_of(study_of(code, {"base.stages.train.command": command})), store)
-    assert record.metrics["dev/loss"] == 1
+    graph = graph_of(study_of(code, {"base.stages.train.command": command}))
+    with pytest.raises(TrialFailed, match="SIGKILL"):
+        ran(graph, store)
+    assert store.begun() == {graph.find("train").fingerprint}
+    assert ran(graph, store).metrics["dev/loss"] == 1 / 400
+    first, again, *_ = (store.fetch(graph.find("train")) / LOG).read_text().splitlines()
+    done, size = map(int, again.split()[1:])
+    assert first == "from 0 0"
+    assert 100 < done < 300, "the newest of several that were kept"
+    assert size - 2_000_000 in (done, done + 1), "whole files of one moment"
 
 
 def is_alive(pid):

@@ -81,7 +81,8 @@ def test_the_end_of_a_trial_shows_no_test_score_and_a_killed_one_is_not_done(scr
 def test_steps_waiting_and_the_time_left_are_said(screen):
     report = TrialProgress(TRIAL, "training", 300, {"train/loss": 2.5}, 0, num_steps=2000)
     outlook = Outlook(1, {"upstream": 3}, left_s=90.0)
-    lines = screen.show(SweepStarted(4, 0, 2), TrialStarted(TRIAL), report, outlook)
+    lines = screen.show(SweepStarted(4, 1, 2, 3), TrialStarted(TRIAL), report, outlook)
+    assert lines[0].startswith("4 trials planned, 1 finished before, 3 stages")
     assert lines[-1] == "waiting   3 trials for upstream, which is being computed"
     assert screen.picture() == [
         "baseline, seed 1: training step 300 of 2000, train/loss 2.5",

@@ -25,6 +25,11 @@ def test_every_trial_is_handed_out_once_and_reused_afterwards(toy_document):
     again = Bench(toy_document)
     assert again.queue.is_done
     assert again.events[0] == SweepStarted(num_trials=4, num_reused=4, max_concurrent=2)
+    begun = again.ended()[0].trial.graph.result
+    again.store.checkpoints(begun).save(1, lambda directory: (directory / "state").touch())
+    assert Bench(toy_document).events[0].num_resumed == 0, "it has ended"
+    again.store.remove(f"records/trials/{begun.fingerprint}.json")
+    assert Bench(toy_document).events[0].num_resumed == 1
     assert [event.record.metrics for event in again.ended()] == [
         event.record.metrics for event in first.ended()
     ]

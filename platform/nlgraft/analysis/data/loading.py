@@ -186,9 +186,12 @@ class _TrialFiles:
         return None
 
     def stream(self, split: str, role: str) -> list[str] | None:
-        """Read a role of the corpus that the result was scored on; None if it has no such role."""
-        corpus = next((stage.inputs["corpus"] for stage in self.stages if "corpus" in stage.inputs), None)
-        data = None if corpus is None else self.read(corpus, f"{split}/{stream_file(role)}")
+        """Read a role of the corpus that the result was scored on; None if it has no such role.
+
+        Without a corpus the result itself may name the items that it scores.
+        """
+        corpora = (stage.inputs["corpus"] for stage in self.stages if "corpus" in stage.inputs)
+        data = self.read(next(corpora, self.graph.result), f"{split}/{stream_file(role)}")
         return None if data is None else parse_lines(data)
 
 
@@ -269,10 +272,10 @@ def scored_segments(
     """
     for split in splits:
         for trial in trials:
-            sources, target, labels = (
-                trial.read_stream(split, role) or [] for role in ("source 0", "target", "label")
+            sources, target, labels, items = (
+                trial.read_stream(split, role) or [] for role in ("source 0", "target", "label", "item")
             )
-            references = target or labels or (trial.read_texts(split) or ([], []))[1] or sources
+            references = target or labels or (trial.read_texts(split) or ([], []))[1] or sources or items
             if references:
                 return Segments.of(scored_lines(sources, references))
     return segments_of([], splits[-1], data)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
-from nlgraft.basics.errors import ContractError, DataError
+from nlgraft.basics.errors import ContractError, DataError, Problem
 from nlgraft.basics.strict_config import Condition, ReadWhen, are_met
 from nlgraft.pipeline.fingerprint import canonical_json
 from nlgraft.pipeline.stage import Stage, StageGraph
@@ -37,6 +37,8 @@ class System:
         build: ``stage_graph`` of its module.
         keep_code: Of a system that runs code of the study's own: copies the code that a config names below a
             directory, under its digest, and returns the values that name the copy, by path in the study.
+        file_problems: Finds the files that values of a config name and that cannot be used, with their paths
+            in the config; the values may be wrong otherwise, and relative paths start at the directory.
     """
 
     name: str
@@ -47,6 +49,7 @@ class System:
     paper: str
     build: Callable[..., StageGraph]
     keep_code: Callable[[Any, Path], dict[str, str]] | None = None
+    file_problems: Callable[[Mapping[str, Any], str | None], Iterable[Problem]] = lambda *_: ()
 
     def stage_graph(
         self,

@@ -6,7 +6,7 @@ import copy
 import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -50,11 +50,11 @@ class Fault:
 
 
 def faults_of(error: ValidationError, model: type[BaseModel], values: Any) -> list[Fault]:
-    """Explain the validation error of some values: one fault per path.
+    """Explain the validation error of some values: one fault per path, or one per rule of the model there.
 
     If pydantic tried several variants at one path, a rule of the model is preferred to an error of type.
     """
-    by_path: dict[Parts, Fault] = {}
+    by_path: dict[Parts, list[Fault]] = {}
     for details in error.errors(include_url=False):
         least = details.get("ctx", {}).get("min_length")
         if details["type"] == "too_short" and len(details["input"]) >= least:
@@ -62,8 +62,9 @@ def faults_of(error: ValidationError, model: type[BaseModel], values: Any) -> li
             continue
         fault = _fault(details, model, values)
         if details["type"] in _RULES or fault.parts not in by_path:
-            by_path[fault.parts] = fault
-    return list(by_path.values())
+            broken = getattr(details.get("ctx", {}).get("error"), "problems", [fault.message])
+            by_path[fault.parts] = [replace(fault, message=message) for message in broken]
+    return [fault for faults in by_path.values() for fault in faults]
 
 
 def take_out(values: Any, parts: Parts) -> tuple[Any, Any]:

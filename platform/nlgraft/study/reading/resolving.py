@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
@@ -67,24 +67,39 @@ class Resolver:
             values = nested_config(self._base, self._data, overrides, params)
         except ValueError as error:
             return None, [Fault((), str(error))]
-        by_parts: dict[Parts, Fault] = {}
+        all_faults: list[Fault] = []
         for _ in range(_MAX_REPAIRS):
             try:
                 config = self._system.validate(values, self._directory)
-                return (None if by_parts else config), list(by_parts.values())
+                return (None if all_faults else config), all_faults
             except ValidationError as error:
                 faults = faults_of(error, self._system.config_type, values)
-            by_parts |= {fault.parts: fault for fault in faults if fault.parts not in by_parts}
+            placed: set[Parts] = {fault.parts for fault in all_faults}
+            all_faults += [fault for fault in faults if fault.parts not in placed]
             unknown = [fault for fault in faults if fault.is_unknown_key]
             if not unknown:
                 break
             # An unknown key hides the rules over several fields, which run last: look for those without it.
             for fault in unknown:
                 take_out(values, fault.parts)
-        has_rules = () in by_parts
+        has_rules = any(not fault.parts for fault in all_faults)
         context = {"directory": self._directory}
         hidden = [] if has_rules else hidden_problems(self._system.config_type, values, context)
-        return None, [*by_parts.values(), *(Fault((), problem) for problem in hidden)]
+        return None, [*all_faults, *(Fault((), problem) for problem in hidden)]
+
+    def file_faults(self, cell: Cell, directory: str | None) -> list[Fault]:
+        """Find the files that a cell's config names and that cannot be used, whatever else is wrong with it.
+
+        Args:
+            cell: The cell.
+            directory: Start of relative paths.
+        """
+        try:
+            values = nested_config(self._base, self._data, cell.overrides, {})
+        except ValueError:  # a path that leads nowhere, which is told otherwise
+            return []
+        problems = self._system.file_problems(values, directory)
+        return [Fault(tuple(problem.path.split(".")), problem.message) for problem in problems]
 
     def place(self, fault: Fault, cell: Cell, params: Mapping[str, Any]) -> Problem:
         """Find the origin of a fault in the study file.
@@ -263,7 +278,15 @@ def _build_without_rules(
             fields[name] = adapter.validate_json(canonical_json(values[name]), strict=True, context=context)
         except ValidationError:
             where, parts = paths.join(path, name), [*parts_of(field.annotation)]
-            if len(parts) == 1 and isinstance(values[name], Mapping):
+            if get_origin(field.annotation) is dict and isinstance(values[name], Mapping):
+                entries = [*parts_of(get_args(field.annotation)[1])]
+                if len(entries) == 1:
+                    fields[name] = {
+                        key: _build_without_rules(entries[0], entry, paths.join(where, key), context, refused)
+                        for key, entry in values[name].items()
+                        if isinstance(entry, Mapping)
+                    }
+            elif len(parts) == 1 and isinstance(values[name], Mapping):
                 with suppress(ValidationError):
                     fields[name] = _build_without_rules(
                         parts[0], values[name], where, context, refused, has_default=not field.is_required()

@@ -90,6 +90,7 @@ def _check_contract(path: str, module: ModuleType) -> System:
         module.PAPER,
         module.stage_graph,
         getattr(module, "keep_code", None),
+        getattr(module, "file_problems", System.file_problems),
     )
 
 

@@ -145,6 +145,11 @@ class _CellChecker:
         cells = self._cells()
         for cell in cells:
             yield from self._new_problems(cell, {}, list(baseline_faults))
+        for cell in [baseline, *cells]:
+            # The files of most cells are those of the baseline.
+            if cell is baseline or any(path.startswith("data.") for path in cell.overrides):
+                for fault in self._resolver.file_faults(cell, self._study.directory):
+                    yield self._resolver.place(fault, cell, {})
         yield from self._space_problems(baseline, cells, baseline_faults)
 
     def text_metrics(self) -> set[str]:
