@@ -168,8 +168,8 @@ class LedgerQuestion:
         is_judged: False if no verdict may rest on it, whatever its p-value.
         is_certain: True for an exact difference, whose sign needs no test.
         difference: The observed difference; None before a seed finished.
-        p: p-value over the looks, before any family.
-        p_ledger: The same after correction, to be compared with alpha; None where not judged.
+        p: p-value of the comparison alone.
+        p_ledger: The same after correction, for looks, too, to be compared with alpha; None where not judged.
         equal_margin: Difference that the study declares too small to matter; None without one.
         p_equal_ledger: p-value of a difference of at least that, corrected; None where not judged.
         basis: What the answer rests on.

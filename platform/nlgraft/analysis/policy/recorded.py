@@ -33,7 +33,7 @@ from nlgraft.analysis.data.loading import scored_segments
 from nlgraft.analysis.data.published_noise import published_noise
 from nlgraft.analysis.data.registration import SHOWN_DIGITS, Registration, register
 from nlgraft.analysis.data.results import Results
-from nlgraft.analysis.data.trials import CellResult, cached_method
+from nlgraft.analysis.data.trials import CellResult, Measured, cached_method
 from nlgraft.analysis.estimates.comparer import Comparer
 from nlgraft.analysis.estimates.comparison import Comparison
 from nlgraft.analysis.estimates.effects import Contrast, Effect, GainCurve, contrasts
@@ -226,11 +226,25 @@ class RecordedResults(Results):
         compared = over_looks(plan, partial(self._over_seeds, question), question.margin)
         return self._limited(compared, question.terms)
 
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {cell.label: place for place, cell in enumerate(self.cells)}
+
     def _over_seeds(self, question: Question, seeds: Sequence[int] | None) -> Comparison:
-        """Compare over some seeds, or all finished ones, with what earlier studies say of their noise."""
+        """Compare over some seeds, or all finished ones; a difference has one interval from either side."""
+        # Draws of t are no mirror image of themselves, so the last cell of the study always counts as positive.
+        last = max(question.terms, key=lambda term: self._places[term.cell.label])
+        sign = math.copysign(1.0, last.weight)
+        sides = [(sign * term.weight, term.cell.measured(term.metric, seeds)) for term in question.terms]
+        compared = self._with_prior(question, sides, sign * question.null)
+        return compared if sign > 0 else compared.negated()
+
+    def _with_prior(
+        self, question: Question, sides: Sequence[tuple[float, Mapping[int, Measured]]], null: float
+    ) -> Comparison:
+        """Compare with what earlier studies say of the noise."""
         metric, labels = question.metric, question.labels
-        sides = [(term.weight, term.cell.measured(term.metric, seeds)) for term in question.terms]
-        test = partial(self._comparer.contrast, metric, question.a, question.b, sides, question.null)
+        test = partial(self._comparer.contrast, metric, question.a, question.b, sides, null)
         prior = (
             self.prior_of(metric, labels) if {term.metric for term in question.terms} == {metric} else None
         )

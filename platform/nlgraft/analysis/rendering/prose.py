@@ -230,8 +230,8 @@ def method(result: RecordedResults) -> list[str]:
         "are far too narrow.",
         "p is two-sided, by paired bootstrap with both sources of variation; where fewer "
         "than 20 resamples reach the difference, segment noise is taken as normal; "
-        f"p (Holm) is corrected over the declared family, run or not: {family}; an asterisk marks "
-        f"significance at {settings.alpha:g}.",
+        f"p (Holm) is corrected for looks and over the declared family, run or not: {family}; an asterisk "
+        f"marks significance at {settings.alpha:g}.",
         *_prior_method(result),
         _margin_method(result),
         num_documents
@@ -299,9 +299,9 @@ def _looks_method(result: RecordedResults) -> str:
     )
     return (
         f"Results may be tested at {', '.join(map(str, looks))} seeds, each time on the first so many; a "
-        f"single comparison has the levels {levels}, for t tests of so few seeds. p is the smallest overall "
-        "level at which one of the looks taken rejects; Holm's correction is over these. Intervals are those "
-        f"of the last look and do not allow for the others.{stops if result.study.sequential else ''}"
+        f"single comparison has the levels {levels}, for t tests of so few seeds. Holm's correction is over "
+        "the smallest overall level at which one of the looks taken rejects. Intervals and p are those of the "
+        f"last look and do not allow for the others.{stops if result.study.sequential else ''}"
     )
 
 
