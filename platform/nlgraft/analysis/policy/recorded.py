@@ -232,7 +232,7 @@ class RecordedResults(Results):
 
     def _over_seeds(self, question: Question, seeds: Sequence[int] | None) -> Comparison:
         """Compare over some seeds, or all finished ones; a difference has one interval from either side."""
-        # Draws of t are no mirror image of themselves, so the last cell of the study always counts as positive.
+        # Draws of t are no mirror image of themselves, so the study's last cell always counts as positive.
         last = max(question.terms, key=lambda term: self._places[term.cell.label])
         sign = math.copysign(1.0, last.weight)
         sides = [(sign * term.weight, term.cell.measured(term.metric, seeds)) for term in question.terms]

@@ -300,8 +300,8 @@ def _looks_method(result: RecordedResults) -> str:
     return (
         f"Results may be tested at {', '.join(map(str, looks))} seeds, each time on the first so many; a "
         f"single comparison has the levels {levels}, for t tests of so few seeds. Holm's correction is over "
-        "the smallest overall level at which one of the looks taken rejects. Intervals and p are those of the "
-        f"last look and do not allow for the others.{stops if result.study.sequential else ''}"
+        "the smallest overall level at which one of the looks taken rejects. Intervals and p are those of "
+        f"the last look and do not allow for the others.{stops if result.study.sequential else ''}"
     )
 
 
