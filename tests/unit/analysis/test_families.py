@@ -31,6 +31,10 @@ def test_the_family_of_claims_leaves_other_cells_uncorrected(make_study, result)
     study = make_study(analysis=settings)
     claimed = type(result)(study, result.system, result.cells, result.provenance)
     assert claimed.compare("avg_eg").p_holm is None
+    assert [claimed.compare(arm).verdict for arm in ("avg_eg", "att_eg")] == [
+        "exploratory",
+        "judged as a claim",
+    ]
     raw = sorted(
         claimed.compare(*pair).p
         for pair in [("patt_eg", "baseline"), ("patt_eg", "att_eg"), ("single_run", "baseline")]

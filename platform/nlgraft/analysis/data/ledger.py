@@ -243,6 +243,7 @@ class Entry:
         further_scores: The same of the other metrics that were asked about, by metric.
         trainings: What varies with the seed, by the cell's digest.
         configs: Digests of the settings alone, by the cell's digest, which also depends on text and code.
+        winners: Digests that the settings chosen by searches have in a study without a search.
         registration: Short digest of the registration that holds for it; empty without one.
         deviations: Deviations from it, a line each.
     """
@@ -262,6 +263,7 @@ class Entry:
     scores: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
     # Not compared: an analysis that is shown again after a registration is the same one.
     configs: Mapping[str, str] = field(default_factory=dict, compare=False)
+    winners: tuple[str, ...] = field(default=(), compare=False)
     trainings: Mapping[str, Training] = field(default_factory=dict, compare=False)
     further_scores: Mapping[str, Mapping[str, Mapping[int, float]]] = field(
         default_factory=dict, compare=False

@@ -135,7 +135,7 @@ def _condition(comparisons: Sequence[Comparison]) -> str:
 
 
 def _claims_headline(result: RecordedResults) -> str:
-    verdicts = Counter(claim.verdict for claim in result.claims)
+    verdicts = Counter(claim.word for claim in result.claims)
     parts = [f"{number} {verdict}" for verdict, number in verdicts.most_common()]
     return f" Claims: {', '.join(parts)}." if parts else ""
 

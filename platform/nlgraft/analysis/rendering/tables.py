@@ -39,7 +39,7 @@ Compared = Sequence[tuple[str, Comparison]]
 def comparison_notes(compared: Compared, alpha: float) -> list[str]:
     """Explain the marks in a table of comparisons, then list the comparisons' own notes."""
     marks = []
-    if any(comparison.standing != "open" for _, comparison in compared):
+    if any(comparison.standing not in (None, "open") for _, comparison in compared):
         marks.append(_star(alpha))
     marks += _margin_note(compared)
     if any(comparison.scope == "segments" for _, comparison in compared):
