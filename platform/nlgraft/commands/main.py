@@ -290,9 +290,11 @@ def report(
 ) -> None:
     """Report the results that the store holds of a study.
 
+    In a terminal it is laid out; with --format, or in a pipe, it is Markdown.
     STUDY is a file, or the name under which a study was run: `demo@tiny-1f0c6a2e` needs no overrides.
     """
     from nlgraft import api
+    from nlgraft.commands.terminal import show_report
 
     result = api.load(study)
     beside = [api.load(find_study(other, (), study.storage.path)) for other in others]
@@ -302,8 +304,9 @@ def report(
             return
     names = list(formats) or ["md"]
     if out is None:
+        show = show_report if sys.stdout.isatty() and not formats else click.echo
         for name in names:
-            click.echo(result.render(name, beside))
+            show(result.render(name, beside))
         return
     _write("--out", out, lambda: result.report(out, names, beside))
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
-from rich.console import Console, Group
+from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -191,20 +191,45 @@ def registrations_list(registrations: Iterable[Registration]) -> None:
         _print(_left(_table(header, rows)), "")
 
 
+def show_report(markdown: str) -> None:
+    """Lay out the Markdown of a report, its tables in parts that fit."""
+    from rich.markdown import Markdown, TableElement  # loads a parser
+
+    class FittingTable(TableElement):
+        def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+            assert self.header and self.header.row and self.body
+            rows = [self.header.row, *self.body.rows]
+            if all(cell.justify != "right" for cell in self.header.row.cells):
+                yield from super().__rich_console__(console, options)  # words may wrap, numbers must not
+                return
+            yield from _fitted([[cell.content.plain for cell in row.cells] for row in rows], options.max_width)
+
+    class Report(Markdown):
+        elements = {**Markdown.elements, "table_open": FittingTable}
+
+    _print(Report(markdown))
+
+
 def _show_table(console: Console, table: ReportTable) -> None:
     """Print a table, in several parts where its columns do not fit side by side, and its notes."""
-    columns = list(zip(*table.plain(), strict=True))
-    parts = _parts(console.width, columns) if columns else []
-    if len(parts) > 1:  # narrower columns may need fewer parts
-        parts = _parts(console.width, [columns[0], *map(_with_narrow_title, columns[1:])])
-    for number, part in enumerate(parts):
-        if number:
-            console.print()
-        header, *rows = zip(*part, strict=True)
-        console.print(_table(header, rows, widest=console.width // 2))
+    for part in _fitted(table.plain(), console.width):
+        console.print(part)
     for note in table.notes:
         console.print(Text(note))
     console.print()
+
+
+def _fitted(lines: Sequence[Sequence[str]], width: int) -> Iterator[Table | str]:
+    """Divide a table, its header first, into parts whose columns fit side by side, blank lines between them."""
+    columns = list(zip(*lines, strict=True))
+    parts = _parts(width, columns) if columns else []
+    if len(parts) > 1:  # narrower columns may need fewer parts
+        parts = _parts(width, [columns[0], *map(_with_narrow_title, columns[1:])])
+    for number, part in enumerate(parts):
+        if number:
+            yield ""
+        header, *rows = zip(*part, strict=True)
+        yield _table(header, rows, widest=width // 2)
 
 
 def _with_narrow_title(column: Sequence[str]) -> tuple[str, ...]:
