@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderResult
@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from nlgraft.analysis.rendering import validity_tables
+from nlgraft.analysis.rendering.typesetting import NO_BREAK, column_groups
 from nlgraft.analysis.rendering.typesetting import Table as ReportTable
-from nlgraft.analysis.rendering.typesetting import column_groups
 from nlgraft.basics.pacing import Pacer
 from nlgraft.basics.wording import count, hours_of_budget, visible
 from nlgraft.commands.progress import step_text
@@ -197,15 +197,16 @@ def show_report(markdown: str) -> None:
 
     class FittingTable(TableElement):
         def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-            assert self.header and self.header.row and self.body
-            rows = [self.header.row, *self.body.rows]
-            if all(cell.justify != "right" for cell in self.header.row.cells):
+            header, body = self.header and self.header.row, self.body
+            if not header or not body or all(cell.justify != "right" for cell in header.cells):
                 yield from super().__rich_console__(console, options)  # words may wrap, numbers must not
                 return
-            yield from _fitted([[cell.content.plain for cell in row.cells] for row in rows], options.max_width)
+            lines = [[cell.content.plain for cell in row.cells] for row in (header, *body.rows)]
+            plain = [[text.replace(NO_BREAK, " ") for text in line] for line in lines]
+            yield from _fitted(plain, options.max_width)
 
     class Report(Markdown):
-        elements = {**Markdown.elements, "table_open": FittingTable}
+        elements: ClassVar = Markdown.elements | {"table_open": FittingTable}
 
     _print(Report(markdown))
 
@@ -220,7 +221,7 @@ def _show_table(console: Console, table: ReportTable) -> None:
 
 
 def _fitted(lines: Sequence[Sequence[str]], width: int) -> Iterator[Table | str]:
-    """Divide a table, its header first, into parts whose columns fit side by side, blank lines between them."""
+    """Divide a table, its header first, into parts that fit, with blank lines between them."""
     columns = list(zip(*lines, strict=True))
     parts = _parts(width, columns) if columns else []
     if len(parts) > 1:  # narrower columns may need fewer parts
