@@ -134,7 +134,7 @@ def verify(
     """Check that store, Optuna and MLflow hold every trial once and whole.
 
     Every byte of every artifact is read. What is wrong is listed with what to do; the exit code is then 1.
-    STUDY is a file, or the name under which a study was run: `demo@tiny-1f0c6a2e` needs no overrides.
+    STUDY is a file or the name of a run, `demo@tiny-1f0c6a2e`.
     """
     from nlgraft import api
 

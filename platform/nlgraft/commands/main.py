@@ -234,7 +234,7 @@ def trial(study: Study, cell: tuple[str, ...], seed: int | None, is_json: bool) 
 def status(study: Study, is_json: bool, address: str | None) -> None:
     """Count the trials of each cell by state.
 
-    STUDY is a file, or the name under which a study was run: `demo@tiny-1f0c6a2e` needs no overrides.
+    STUDY is a file or the name of a run, `demo@tiny-1f0c6a2e`.
     """
     from nlgraft import api
     from nlgraft.commands.terminal import status_table
@@ -308,7 +308,7 @@ def report(
     """Report the results that the store holds of a study.
 
     In a terminal it is laid out; with --format, or in a pipe, it is Markdown.
-    STUDY is a file, or the name under which a study was run: `demo@tiny-1f0c6a2e` needs no overrides.
+    STUDY is a file or the name of a run, `demo@tiny-1f0c6a2e`.
     """
     from nlgraft import api
     from nlgraft.commands.terminal import show_report

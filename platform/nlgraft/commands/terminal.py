@@ -74,13 +74,6 @@ def plain_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     _print(_left(_table(columns, rows, widest=_WIDEST)), "")
 
 
-def table_with_notes(table: ReportTable) -> None:
-    """Print a table of texts as a report has it, its notes below it."""
-    header, *rows = table.plain()
-    plain_table(header, rows)
-    print(visible("\n".join(table.notes)))
-
-
 def plan_table(plan: Plan) -> None:
     """Print a plan."""
     _print(_table(("plan", plan.study.variant), plan.facts()))
@@ -148,7 +141,7 @@ def show_result(result: StudyResult) -> None:
         for deviation in result.registration.deviations:
             console.print(Text(f"  {deviation.text}"), soft_wrap=True)
     for table in filter(None, tables):
-        _show_table(console, table)
+        show_table(table)
     if document["claims"]:
         claims = [(claim["text"], claim["answer"], claim["source"]) for claim in document["claims"]]
         console.print(_left(_table(("claim", "verdict", "source"), claims)), "")
@@ -177,9 +170,9 @@ def ledger_list(entries: Mapping[int, Entry], streams: Mapping[str, Stream]) -> 
     # Loads scipy.
     from nlgraft.analysis.rendering.journals import ledger_table, stream_table
 
-    _show_table(_console(), ledger_table(entries))
+    show_table(ledger_table(entries))
     for stream in streams.values():
-        _show_table(_console(), stream_table(stream))
+        show_table(stream_table(stream))
 
 
 def registrations_list(registrations: Iterable[Registration]) -> None:
@@ -211,12 +204,13 @@ def show_report(markdown: str) -> None:
     _print(Report(markdown))
 
 
-def _show_table(console: Console, table: ReportTable) -> None:
+def show_table(table: ReportTable) -> None:
     """Print a table, in several parts where its columns do not fit side by side, and its notes."""
+    console = _console()
     for part in _fitted(table.plain(), console.width):
         console.print(part)
     for note in table.notes:
-        console.print(Text(note))
+        console.print(Text(visible(note)), soft_wrap=not console.is_terminal)
     console.print()
 
 

@@ -44,17 +44,11 @@ _EXPECTED_BEST = (
     "descriptive, covers the truth in less than half of the searches at their full budget, and "
     "tests nothing."
 )
-_EFFECTS = (
-    "Effects of crossed factors are averaged over the levels of the others with equal weights. An "
-    "interaction is the change due to two levels together beyond the sum of their separate changes. "
-    "p is the paired bootstrap's; Holm's correction is over all effects."
-)
+_EFFECTS = "Holm's correction of effects is over all of them; averages have equal weights."
 
 _LEDGER = (
-    "The store's ledger holds every analysis that was shown. What the first one on these test segments "
-    f"declared has {FIRST:g} of alpha, by Holm's correction over all its looks; what was declared later, "
-    "about trials that nobody had seen, shares the rest; all else is exploratory and gets no verdict. "
-    "Other stores cannot be known."
+    f"What the first analysis of these test segments in the store declared has {FIRST:g} of alpha; what was "
+    "declared later, about trials that nobody had seen, shares the rest; all else is exploratory."
 )
 
 
@@ -240,10 +234,8 @@ def method(result: RecordedResults) -> list[str]:
         result.stabilities and _STABILITY,
         _looks_method(result),
         result.effects() and _EFFECTS,
-        "The detectable difference is the true difference that this many seeds detect with probability "
-        "0.8 at the level that Holm's correction leaves to the open comparisons of the family; below five "
-        "seeds, which say little about the noise, it is a 95 % interval. Seeds "
-        "needed is the first later look that decides with that probability, predicted from what is seen.",
+        "The detectable difference is found with probability 0.8 at the level that Holm's correction leaves "
+        "to the open comparisons; below five seeds it is a 95 % interval. So are seeds needed predicted.",
         "Search and selection use dev only; test scores come from the replicates of the chosen config.",
         study.search and _EXPECTED_BEST,
         result.analyses and _LEDGER,
