@@ -41,12 +41,15 @@ def _table(
     rows: Sequence[Sequence[Any]],
     title: str | None = None,
     widest: int | None = None,
+    *,
+    is_text: bool = False,
 ) -> Table:
-    """Build a table whose first column holds names; what is longer than ``widest`` wraps."""
+    """Build a table whose first column holds names, others figures or text; what exceeds ``widest`` wraps."""
     table = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
     for index, column in enumerate(columns):
-        if index == 0:
-            table.add_column(column, max_width=widest, no_wrap=widest is None, overflow="fold")
+        if index == 0 or is_text:
+            most = widest if index == 0 else None
+            table.add_column(column, max_width=most, no_wrap=most is None and not is_text, overflow="fold")
         elif widest is not None and max((cell_len(str(row[index])) for row in rows), default=0) > widest:
             table.add_column(column)
         else:
@@ -71,7 +74,7 @@ def _print(*renderables: Any) -> None:
 
 def plain_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Print a table of texts."""
-    _print(_left(_table(columns, rows, widest=_WIDEST)), "")
+    _print(_table(columns, rows, widest=_WIDEST, is_text=True), "")
 
 
 def plan_table(plan: Plan) -> None:
@@ -144,7 +147,7 @@ def show_result(result: StudyResult) -> None:
         show_table(table)
     if document["claims"]:
         claims = [(claim["text"], claim["answer"], claim["source"]) for claim in document["claims"]]
-        console.print(_left(_table(("claim", "verdict", "source"), claims)), "")
+        console.print(_table(("claim", "verdict", "source"), claims, is_text=True), "")
     trials = document["trials"]
     # Wrapped softly: paths and URIs must be fit for copying.
     for line in (
@@ -181,7 +184,7 @@ def registrations_list(registrations: Iterable[Registration]) -> None:
 
     for registration in registrations:
         header, *rows = registered_table(registration).plain()
-        _print(_left(_table(header, rows)), "")
+        _print(_table(header, rows, is_text=True), "")
 
 
 def show_report(markdown: str) -> None:
@@ -302,12 +305,3 @@ def watch_status(
             if not document["is_running"]:
                 return
             time.sleep(_WATCH_PAUSE_S)
-
-
-def _left(table: Table) -> Table:
-    # Figures stand to the right in other tables; these hold text.
-    for column in table.columns:
-        column.justify = "left"
-        column.overflow = "fold"
-        column.no_wrap = False
-    return table

@@ -33,7 +33,7 @@ from nlgraft.analysis.data.loading import scored_segments
 from nlgraft.analysis.data.published_noise import published_noise
 from nlgraft.analysis.data.registration import SHOWN_DIGITS, Registration, register
 from nlgraft.analysis.data.results import Results
-from nlgraft.analysis.data.trials import CellResult, Measured, cached_method
+from nlgraft.analysis.data.trials import CellResult, cached_method
 from nlgraft.analysis.estimates.comparer import Comparer
 from nlgraft.analysis.estimates.comparison import Comparison
 from nlgraft.analysis.estimates.effects import Contrast, Effect, GainCurve, contrasts
@@ -231,29 +231,24 @@ class RecordedResults(Results):
         return {cell.label: place for place, cell in enumerate(self.cells)}
 
     def _over_seeds(self, question: Question, seeds: Sequence[int] | None) -> Comparison:
-        """Compare over some seeds, or all finished ones; a difference has one interval from either side."""
-        # Draws of t are no mirror image of themselves, so the study's last cell always counts as positive.
+        """Compare over some seeds, or all finished ones, with what earlier studies say of their noise."""
+        metric, labels = question.metric, question.labels
+        # Draws of t are not symmetric: for one interval from either side the study's last cell is positive.
         last = max(question.terms, key=lambda term: self._places[term.cell.label])
         sign = math.copysign(1.0, last.weight)
         sides = [(sign * term.weight, term.cell.measured(term.metric, seeds)) for term in question.terms]
-        compared = self._with_prior(question, sides, sign * question.null)
-        return compared if sign > 0 else compared.negated()
-
-    def _with_prior(
-        self, question: Question, sides: Sequence[tuple[float, Mapping[int, Measured]]], null: float
-    ) -> Comparison:
-        """Compare with what earlier studies say of the noise."""
-        metric, labels = question.metric, question.labels
-        test = partial(self._comparer.contrast, metric, question.a, question.b, sides, null)
+        test = partial(self._comparer.contrast, metric, question.a, question.b, sides, sign * question.null)
         prior = (
             self.prior_of(metric, labels) if {term.metric for term in question.terms} == {metric} else None
         )
         kinds = paired_kinds([self.trainings[label] for label in labels]) if prior else None
         if prior is None or kinds is None:
-            return test()
-        common = tuple(seed for seed in sides[0][1] if all(seed in trials for _, trials in sides))
-        usable = applicable(prior, self._noise(metric, kinds, common), len(common))
-        return replace(test(prior=usable), prior=prior, is_noisier=usable != prior)
+            compared = test()
+        else:
+            common = tuple(seed for seed in sides[0][1] if all(seed in trials for _, trials in sides))
+            usable = applicable(prior, self._noise(metric, kinds, common), len(common))
+            compared = replace(test(prior=usable), prior=prior, is_noisier=usable != prior)
+        return compared if sign > 0 else compared.negated()
 
     @cached_method
     def _noise(self, metric: str, kinds: tuple[str, str], seeds: tuple[int, ...]) -> StudyVariance:

@@ -32,17 +32,14 @@ _STANDINGS = {
 }
 
 _STABILITY = (
-    "A seed diverged if it reached less than half of what the best seed of its cell reached; it stays in "
-    "every figure. A seed is lost if it failed or has no finite value; where one of two cells lost a "
-    "seed that the other did not, the comparison is left open. The interquartile mean is that of the "
-    "middle half of the seeds (Agarwal et al. 2021)."
+    "A seed diverged if it reached less than half of what the best seed of its cell reached, and is lost if "
+    "it failed or has no finite value; where only one of two cells lost a seed, the comparison is left open. "
+    "The interquartile mean is that of the middle half of the seeds (Agarwal et al. 2021)."
 )
 _EXPECTED_BEST = (
     "The expected best of n search trials is that of n draws with replacement from the trials that ran "
     "(Dodge et al. 2019). It is biased towards worse values and assumes independent trials, which those "
-    "of an adaptive sampler are not. Its band is the range of 95 % of resamples of these trials: it is "
-    "descriptive, covers the truth in less than half of the searches at their full budget, and "
-    "tests nothing."
+    "of an adaptive sampler are not; its band covers the truth in less than half of full searches."
 )
 _EFFECTS = "Holm's correction of effects is over all of them; averages have equal weights."
 
@@ -249,14 +246,11 @@ def _priors(result: RecordedResults) -> list[NoisePrior]:
     return list(dict.fromkeys(comparison.prior for comparison in compared if comparison.prior))
 
 
-_EARLIER = "the store's earlier studies of like trainings"
-_PUBLISHED = "studies of the same system and a like size, of other seeds, that nlgraft publishes"
-
-
 def _prior_method(result: RecordedResults) -> list[str]:
     return [
         "The variance between seeds is moderated (Smyth 2004) by that of "
-        f"{_PUBLISHED if prior.is_published else _EARLIER} ({', '.join(prior.studies)}): {prior.df:.1f} "
+        f"{'published' if prior.is_published else 'earlier'} studies like it "
+        f"({', '.join(prior.studies)}): {prior.df:.1f} "
         f"degrees of freedom and a deviation of {prior.variance**0.5:.3g}, frozen when the questions were "
         "first asked. A study that is noisier, by an F test before any mean is looked at, takes the variance "
         "of its own other cells instead."
