@@ -142,7 +142,7 @@ def validity(study: Study, simulations: int, is_json: bool) -> None:
 
 @click.command("run")
 @with_study("STUDY.yaml")
-@click.option("--json", "is_json", is_flag=True, help="Print the result as JSON, as the last line of stdout.")
+@has_json
 @click.option("--only", multiple=True, metavar="FACTOR=LEVEL", help="Run only these cells and the baseline.")
 @click.option(
     "--next-look",
@@ -204,7 +204,7 @@ def _run(study: Study, is_json: bool, address: str | None, **options: Any) -> No
     help="factor=level, or the name of a level; once per factor.",
 )
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="Default: the first seed of the study.")
-@click.option("--json", "is_json", is_flag=True, help="Print the trial's record as JSON.")
+@has_json
 def trial(study: Study, cell: tuple[str, ...], seed: int | None, is_json: bool) -> None:
     """Run one trial in this process, without Ray: for debugging.
 

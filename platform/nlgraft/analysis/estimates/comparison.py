@@ -241,15 +241,10 @@ class Comparison:
 
     def negated(self) -> Comparison:
         """Return the same comparison from the other side."""
-        if self.difference is None:
-            return replace(self, null=-self.null)
-        return replace(
-            self,
-            null=-self.null,
-            difference=0.0 - self.difference,
-            ci=self.ci and (0.0 - self.ci[1], 0.0 - self.ci[0]),
-            estimate=self.estimate and replace(self.estimate, difference=0.0 - self.estimate.difference),
-        )
+        difference = None if self.difference is None else 0.0 - self.difference  # no negative zero
+        ci = self.ci and (0.0 - self.ci[1], 0.0 - self.ci[0])
+        estimate = self.estimate and replace(self.estimate, difference=0.0 - self.estimate.difference)
+        return replace(self, null=-self.null, difference=difference, ci=ci, estimate=estimate)
 
     def judged(self, alpha: float, *, is_up: bool) -> Comparison:
         """Write in the verdict on the first cell; *different* takes precedence over *equal*.
