@@ -39,7 +39,8 @@ _STABILITY = (
 _EXPECTED_BEST = (
     "The expected best of n search trials is that of n draws with replacement from the trials that ran "
     "(Dodge et al. 2019). It is biased towards worse values and assumes independent trials, which those "
-    "of an adaptive sampler are not; its band covers the truth in less than half of full searches."
+    "of an adaptive sampler are not. Its band is the range of 95 % of resamples of these trials: it is "
+    "descriptive, and covers the truth in less than half of the searches at their full budget."
 )
 _EFFECTS = "Holm's correction of effects is over all of them; averages have equal weights."
 
