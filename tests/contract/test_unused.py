@@ -21,6 +21,7 @@ USERS = {"examples", "benchmarks"}
 UNREAD = {
     "Python itself": {"__getattr__", "__class__"},
     "notebooks": {"_repr_html_"},
+    "click": {"format_commands"},
     "the page of a report, a template": {"is_folded"},
     "Ray Tune calls its searcher and callbacks, and reads bases of a trainable": {
         "suggest", "restore", "checkpoint_path", "iteration", "__mixins__",
