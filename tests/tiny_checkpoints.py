@@ -60,21 +60,26 @@ def bert_tokenizer(directory: Path, lines) -> None:
     transformers.BertTokenizer(vocab=ids).save_pretrained(directory)
 
 
-def gpt2_tokenizer(directory: Path, lines) -> None:
-    """Write a byte-level BPE tokenizer as GPT-2's."""
+def learn_bytes(lines, size: int, specials=()) -> tokenizers.Tokenizer:
+    """Learn a byte-level BPE."""
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=350,
-        special_tokens=["<|endoftext|>"],
+        vocab_size=size,
+        special_tokens=list(specials),
         show_progress=False,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )
     tokenizer.train_from_iterator(lines, trainer)
-    fast = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, eos_token="<|endoftext|>", bos_token="<|endoftext|>"
-    )
+    return tokenizer
+
+
+def gpt2_tokenizer(directory: Path, lines) -> None:
+    """Write a byte-level BPE tokenizer as GPT-2's."""
+    end = "<|endoftext|>"
+    tokenizer = learn_bytes(lines, 350, [end])
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=end, bos_token=end)
     fast.save_pretrained(directory)
 
 

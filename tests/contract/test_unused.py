@@ -21,6 +21,7 @@ USERS = {"examples", "benchmarks"}
 UNREAD = {
     "Python itself": {"__getattr__", "__class__"},
     "notebooks": {"_repr_html_"},
+    "click": {"format_commands"},
     "the page of a report, a template": {"is_folded"},
     "Ray Tune calls its searcher and callbacks, and reads bases of a trainable": {
         "suggest", "restore", "checkpoint_path", "iteration", "__mixins__",
@@ -29,11 +30,10 @@ UNREAD = {
     "sacreBLEU reads what is set on its metric": {"num_refs"},
     "what is held so that it lives as long": {"_keeper"},
     "nltk's METEOR calls its WordNet": {"synsets"},
-    "transformers, tokenizers, SentencePiece, rich and PyYAML read what is set on their objects": {
+    "transformers, tokenizers, SentencePiece and PyYAML read what is set on their objects": {
         "use_cache", "share_encoder_decoder_embeddings", "tie_encoder_decoder", "tie_word_embeddings",
         "padding_side", "encode_special_tokens", "bos_piece", "eos_piece", "pad_piece",
-        "justify", "overflow",
-        "ignore_aliases", "no_wrap", "post_processor",
+        "ignore_aliases", "post_processor",
     },
     "CTranslate2 reads what is set on its specification": {
         "layer_norm_epsilon", "bos_token", "eos_token", "decoder_start_token", "scale_embeddings",

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import tokenizers
 import transformers
-from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from nlgraft.text.files import read_lines
 from nlgraft.vocab_tool.apply import apply_plan
@@ -16,6 +15,7 @@ from nlgraft.vocab_tool.checks import examine_checkpoint, verify_checkpoint
 from nlgraft.vocab_tool.plan_exchange import PlanRequest, plan_transfer
 from tests.processes import python
 from tests.sharded_checkpoints import write_shards
+from tests.tiny_checkpoints import learn_bytes
 
 DATA = Path(os.environ.get("NLGRAFT_DATA", Path(__file__).parents[3] / "shared" / "data")) / "debian"
 LONGEST_CHARS = 10_000
@@ -50,17 +50,7 @@ def peak_bytes(call):
 
 def learn_bpe(lines, size, directory):
     """Learn a byte-level BPE and save it as transformers does."""
-    made = tokenizers.Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=size,
-        min_frequency=1,
-        special_tokens=[END],
-        show_progress=False,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-    )
-    made.train_from_iterator(lines, trainer)
+    made = learn_bytes(lines, size, [END])
     transformers.PreTrainedTokenizerFast(tokenizer_object=made, eos_token=END).save_pretrained(directory)
     return made
 

@@ -10,6 +10,7 @@ import nlgraft
 from nlgraft import api
 from nlgraft.basics.errors import NlgraftError, StudyError
 from nlgraft.basics.wording import visible
+from nlgraft.commands.main import main
 from nlgraft.study.public import Study
 from tests.commands import nlgraft as invoke
 
@@ -30,6 +31,14 @@ def test_a_trial_takes_a_level_of_every_factor(monkeypatch, arguments, cell):
     monkeypatch.setattr(api, "run_one", record)
     invoke("trial", STUDY, *arguments)
     assert cells == [cell]
+
+
+def test_help_and_docs_list_every_command_in_the_same_sections():
+    text = invoke("--help").stdout.partition("Begin a study:")[2]
+    assert sorted(re.findall(r"^  (\w+)  ", text, re.MULTILINE)) == sorted(main.commands)
+    titles = ["Begin a study", *re.findall(r"^(\w.*):$", text, re.MULTILINE)]
+    page = re.findall(r"^#+ (.*)$", Path("docs/commands.md").read_text(), re.MULTILINE)
+    assert titles == [title for title in page if title in titles]
 
 
 @pytest.mark.parametrize("seed", [-1, 2**32])

@@ -102,7 +102,7 @@ class StudyResult(SequentialResults):
 
         Args:
             kind: The format.
-            beside: Further studies in the same text; ``md`` and ``html`` only.
+            beside: Further studies in the same text, behind all headlines; ``md`` and ``html`` only.
 
         Raises:
             NlgraftError: There is no such format, or it holds one study.
@@ -123,7 +123,8 @@ class StudyResult(SequentialResults):
             beside: Further studies in the same files; ``md`` and ``html`` only.
 
         Returns:
-            The files written.
+            The files: ``report.md``, ``report.html``, ``report.tex``, ``comparison.csv``, ``trials.csv`` and,
+            where outputs are stored, ``examples.csv``, ``result.json``.
 
         Raises:
             NlgraftError: There is no such format, or it holds one study.
@@ -134,10 +135,10 @@ class StudyResult(SequentialResults):
         """Write tables, figures, numbers, methods, checklist, examples and BibTeX for a paper.
 
         Args:
-            out: Directory to write into; created when missing.
+            out: Directory to write into; created when missing. Files of an earlier call are replaced.
 
         Returns:
-            The files written; ``paper.tex`` shows the others.
+            The files written, figures as PDF and as SVG; ``paper.tex`` shows the others.
         """
         from nlgraft.analysis.rendering.paper import write_paper  # loads matplotlib
 

@@ -62,7 +62,7 @@ def agreement(
     """
     from nlgraft import api
     from nlgraft.analysis.rendering.findings import agreement_table
-    from nlgraft.commands.terminal import table_with_notes
+    from nlgraft.commands.terminal import show_table
 
     groups = [shlex.split(scale) for scale in scales]
     are_named = [bool(words) and not words[0].startswith("@") and "=" not in words[0] for words in groups]
@@ -76,7 +76,7 @@ def agreement(
     if is_json:
         print_json(outcome.to_json())
     else:
-        table_with_notes(agreement_table(outcome))
+        show_table(agreement_table(outcome))
     storage_words = [] if storage is None else ["--storage", storage]
     for study, words in zip(studies, groups, strict=True):
         if labels := outcome.missing[study.variant]:
@@ -103,7 +103,7 @@ def ablation_path(study: Study, out: Path | None, is_running: bool, is_json: boo
     is shown as far as its trials have finished.
     """
     from nlgraft import api
-    from nlgraft.commands.terminal import table_with_notes
+    from nlgraft.commands.terminal import show_table
     from nlgraft.execution.cluster import prepare_process
 
     prepare_process(options["address"])
@@ -112,7 +112,7 @@ def ablation_path(study: Study, out: Path | None, is_running: bool, is_json: boo
     if is_json:
         print_json(asdict(outcome))
     else:
-        table_with_notes(outcome.table())
+        show_table(outcome.table())
     if outcome.num_waiting:
         click.echo("next: the same command with --run", err=True)
     elif out is None:

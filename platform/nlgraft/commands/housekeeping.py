@@ -269,7 +269,7 @@ def compare(
     from nlgraft.analysis.policy.score_comparison import compare_scores
     from nlgraft.analysis.rendering.report import render_systems
     from nlgraft.analysis.rendering.tables import systems_table
-    from nlgraft.commands.terminal import table_with_notes
+    from nlgraft.commands.terminal import show_table
     from nlgraft.study.data.study import Storage
 
     if [bool(hypotheses), bool(sources), uri is not None].count(True) != 1:
@@ -313,7 +313,7 @@ def compare(
     elif kind:
         click.echo(render_systems(scores, notes, kind))
     else:
-        table_with_notes(systems_table(scores, notes))
+        show_table(systems_table(scores, notes))
 
 
 def _hypotheses_by_system(

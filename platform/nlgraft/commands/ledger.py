@@ -9,6 +9,7 @@ import click
 from nlgraft.basics.errors import EXIT_FAILED
 from nlgraft.basics.wording import visible
 from nlgraft.commands.study_command import (
+    has_address,
     has_json,
     has_storage,
     has_tracking,
@@ -84,8 +85,8 @@ def register(study: Study, is_shown: bool, is_json: bool) -> None:
     show_default=True,
     help="Answer MORE if so many have not decided; the same command then continues.",
 )
-@click.option("--json", "is_json", is_flag=True, help="Print the answer as JSON, as the last line of stdout.")
-@click.option("--address", help="A running Ray cluster, e.g. auto. Default: start a local one.")
+@has_json
+@has_address("A running Ray cluster, e.g. auto. Default: start a local one.")
 @has_storage
 @has_tracking
 def try_proposal(
@@ -134,7 +135,7 @@ def verify(
     """Check that store, Optuna and MLflow hold every trial once and whole.
 
     Every byte of every artifact is read. What is wrong is listed with what to do; the exit code is then 1.
-    STUDY is a file, or the name under which a study was run: `demo@tiny-1f0c6a2e` needs no overrides.
+    STUDY is a file or the name of a run, `demo@tiny-1f0c6a2e`.
     """
     from nlgraft import api
 

@@ -7,9 +7,10 @@ import gc
 import logging
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +49,23 @@ if TYPE_CHECKING:
 # Commands import what they run when they are called: --help and completion load neither Ray nor torch.
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Sections(click.Group):
+    """A group that lists its commands by what one wants to do."""
+
+    sections: Mapping[str, Sequence[click.Command]] = {}
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the sections, whose descriptions begin in one column."""
+        longest = max(map(len, self.commands))
+        width = formatter.width - 6 - longest
+        for title, commands in self.sections.items():
+            with formatter.section(title):
+                names = [str(command.name).ljust(longest) for command in commands]
+                texts = [command.get_short_help_str(width) for command in commands]
+                formatter.write_dl(list(zip(names, texts, strict=True)))
+
+
+@click.group(cls=_Sections, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="nlgraft")
 def main() -> None:
     """Ablations of pretrained language models grafted onto text generation.
@@ -61,7 +78,7 @@ def main() -> None:
     atexit.register(gc.freeze)
 
 
-@main.command("validate")
+@click.command("validate")
 @study_arguments()
 def validate(study_file: str, overrides: tuple[str, ...]) -> None:
     """Check a study and its data; print every problem and what is allowed."""
@@ -78,7 +95,7 @@ def validate(study_file: str, overrides: tuple[str, ...]) -> None:
     click.echo(f"{study_file}: valid; {size}", err=True)
 
 
-@main.command("plan")
+@click.command("plan")
 @with_study("STUDY.yaml")
 @has_tracking
 @has_json
@@ -107,7 +124,7 @@ def plan(study: Study, tracking_uri: str | None, is_json: bool) -> None:
         raise SystemExit(EXIT_DOES_NOT_FIT)
 
 
-@main.command("validity")
+@click.command("validity")
 @with_study("STUDY.yaml")
 @click.option("--simulations", default=1000, show_default=True, type=click.IntRange(min=100))
 @has_json
@@ -123,9 +140,9 @@ def validity(study: Study, simulations: int, is_json: bool) -> None:
         validity_table(study.variant, simulated.to_json())
 
 
-@main.command("run")
+@click.command("run")
 @with_study("STUDY.yaml")
-@click.option("--json", "is_json", is_flag=True, help="Print the result as JSON, as the last line of stdout.")
+@has_json
 @click.option("--only", multiple=True, metavar="FACTOR=LEVEL", help="Run only these cells and the baseline.")
 @click.option(
     "--next-look",
@@ -177,7 +194,7 @@ def _run(study: Study, is_json: bool, address: str | None, **options: Any) -> No
         raise SystemExit(EXIT_FAILED)
 
 
-@main.command("trial")
+@click.command("trial")
 @with_study("STUDY.yaml")
 @click.option(
     "--cell",
@@ -187,7 +204,7 @@ def _run(study: Study, is_json: bool, address: str | None, **options: Any) -> No
     help="factor=level, or the name of a level; once per factor.",
 )
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="Default: the first seed of the study.")
-@click.option("--json", "is_json", is_flag=True, help="Print the trial's record as JSON.")
+@has_json
 def trial(study: Study, cell: tuple[str, ...], seed: int | None, is_json: bool) -> None:
     """Run one trial in this process, without Ray: for debugging.
 
@@ -210,14 +227,14 @@ def trial(study: Study, cell: tuple[str, ...], seed: int | None, is_json: bool) 
         raise SystemExit(EXIT_FAILED)
 
 
-@main.command("status")
+@click.command("status")
 @with_study()
 @has_json
 @has_address("Job server, e.g. http://HEAD:8265: say how its job of the study is.")
 def status(study: Study, is_json: bool, address: str | None) -> None:
     """Count the trials of each cell by state.
 
-    STUDY is a file, or the name under which a study was run: `demo@tiny-1f0c6a2e` needs no overrides.
+    STUDY is a file or the name of a run, `demo@tiny-1f0c6a2e`.
     """
     from nlgraft import api
     from nlgraft.commands.terminal import status_table
@@ -233,7 +250,7 @@ def status(study: Study, is_json: bool, address: str | None) -> None:
         status_table(api.status(study))
 
 
-@main.command("watch")
+@click.command("watch")
 @with_study()
 @click.option(
     "--out",
@@ -258,7 +275,7 @@ def watch(study: Study, out: Path | None) -> None:
     watch_status(lambda: api.status(study), write_page)
 
 
-@main.command("report")
+@click.command("report")
 @with_study()
 @click.option(
     "--format",
@@ -290,9 +307,11 @@ def report(
 ) -> None:
     """Report the results that the store holds of a study.
 
-    STUDY is a file, or the name under which a study was run: `demo@tiny-1f0c6a2e` needs no overrides.
+    In a terminal it is laid out; with --format, or in a pipe, it is Markdown.
+    STUDY is a file or the name of a run, `demo@tiny-1f0c6a2e`.
     """
     from nlgraft import api
+    from nlgraft.commands.terminal import show_report
 
     result = api.load(study)
     beside = [api.load(find_study(other, (), study.storage.path)) for other in others]
@@ -302,13 +321,14 @@ def report(
             return
     names = list(formats) or ["md"]
     if out is None:
+        show = show_report if sys.stdout.isatty() and not formats else click.echo
         for name in names:
-            click.echo(result.render(name, beside))
+            show(result.render(name, beside))
         return
     _write("--out", out, lambda: result.report(out, names, beside))
 
 
-@main.command("why")
+@click.command("why")
 @click.argument("study_name", metavar="STUDY")
 @click.argument("cell")
 @click.argument("overrides", nargs=-1)
@@ -353,13 +373,15 @@ def _write(option: str, out: Path, write: Callable[[], list[Path]]) -> None:
         click.echo(str(path))
 
 
-_COMMANDS = (
-    *(systems, schema, studies, init, doctor),
-    *(ledger, register, try_proposal, verify),
-    *(submit, logs, stop),
-    *(export, translate, classify, ablation_path, agreement),
-    *(ls, config, diff, compare, pack, unpack, check, rm, collect),
-)
-for command in _COMMANDS:
+main.sections = {
+    "Begin a study": (init, studies, systems, schema, validate, plan, validity, register),
+    "Run and watch": (run, try_proposal, trial, status, watch, doctor),
+    "Run on a cluster": (submit, logs, stop),
+    "Read the results": (report, why, ledger, agreement, ablation_path, diff),
+    "Use the winner": (export, translate, classify),
+    "Judge scores of others": (compare,),
+    "Change a vocabulary": (vocab,),
+    "Keep house and share": (ls, config, verify, pack, unpack, check, rm, collect),
+}
+for command in chain.from_iterable(main.sections.values()):
     main.add_command(command)
-main.add_command(vocab)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nlgraft.study.public import Study
 
 
-has_json = click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+has_json = click.option("--json", "is_json", is_flag=True, help="Print JSON, as the last line of stdout.")
 has_storage = click.option("--storage", help="Artifact store: directory or URI.")
 has_tracking = click.option(
     "--tracking-uri", help="MLflow tracking URI. Default: a SQLite file beside the store."

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.cells import cell_len
-from rich.console import Console, Group
+from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from nlgraft.analysis.rendering import validity_tables
+from nlgraft.analysis.rendering.typesetting import NO_BREAK, column_groups
 from nlgraft.analysis.rendering.typesetting import Table as ReportTable
-from nlgraft.analysis.rendering.typesetting import column_groups
 from nlgraft.basics.pacing import Pacer
 from nlgraft.basics.wording import count, hours_of_budget, visible
 from nlgraft.commands.progress import step_text
@@ -41,12 +41,15 @@ def _table(
     rows: Sequence[Sequence[Any]],
     title: str | None = None,
     widest: int | None = None,
+    *,
+    is_text: bool = False,
 ) -> Table:
-    """Build a table whose first column holds names; what is longer than ``widest`` wraps."""
+    """Build a table whose first column holds names, others figures or text; what exceeds ``widest`` wraps."""
     table = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
     for index, column in enumerate(columns):
-        if index == 0:
-            table.add_column(column, max_width=widest, no_wrap=widest is None, overflow="fold")
+        if index == 0 or is_text:
+            most = widest if index == 0 else None
+            table.add_column(column, max_width=most, no_wrap=most is None and not is_text, overflow="fold")
         elif widest is not None and max((cell_len(str(row[index])) for row in rows), default=0) > widest:
             table.add_column(column)
         else:
@@ -71,14 +74,7 @@ def _print(*renderables: Any) -> None:
 
 def plain_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Print a table of texts."""
-    _print(_left(_table(columns, rows, widest=_WIDEST)), "")
-
-
-def table_with_notes(table: ReportTable) -> None:
-    """Print a table of texts as a report has it, its notes below it."""
-    header, *rows = table.plain()
-    plain_table(header, rows)
-    print(visible("\n".join(table.notes)))
+    _print(_table(columns, rows, widest=_WIDEST, is_text=True), "")
 
 
 def plan_table(plan: Plan) -> None:
@@ -148,10 +144,10 @@ def show_result(result: StudyResult) -> None:
         for deviation in result.registration.deviations:
             console.print(Text(f"  {deviation.text}"), soft_wrap=True)
     for table in filter(None, tables):
-        _show_table(console, table)
+        show_table(table)
     if document["claims"]:
         claims = [(claim["text"], claim["answer"], claim["source"]) for claim in document["claims"]]
-        console.print(_left(_table(("claim", "verdict", "source"), claims)), "")
+        console.print(_table(("claim", "verdict", "source"), claims, is_text=True), "")
     trials = document["trials"]
     # Wrapped softly: paths and URIs must be fit for copying.
     for line in (
@@ -177,9 +173,9 @@ def ledger_list(entries: Mapping[int, Entry], streams: Mapping[str, Stream]) -> 
     # Loads scipy.
     from nlgraft.analysis.rendering.journals import ledger_table, stream_table
 
-    _show_table(_console(), ledger_table(entries))
+    show_table(ledger_table(entries))
     for stream in streams.values():
-        _show_table(_console(), stream_table(stream))
+        show_table(stream_table(stream))
 
 
 def registrations_list(registrations: Iterable[Registration]) -> None:
@@ -188,23 +184,50 @@ def registrations_list(registrations: Iterable[Registration]) -> None:
 
     for registration in registrations:
         header, *rows = registered_table(registration).plain()
-        _print(_left(_table(header, rows)), "")
+        _print(_table(header, rows, is_text=True), "")
 
 
-def _show_table(console: Console, table: ReportTable) -> None:
+def show_report(markdown: str) -> None:
+    """Lay out the Markdown of a report, its tables in parts that fit."""
+    from rich.markdown import Markdown, TableElement  # loads a parser
+
+    class FittingTable(TableElement):
+        def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+            header, body = self.header and self.header.row, self.body
+            if not header or not body or all(cell.justify != "right" for cell in header.cells):
+                yield from super().__rich_console__(console, options)  # words may wrap, numbers must not
+                return
+            lines = [[cell.content.plain for cell in row.cells] for row in (header, *body.rows)]
+            plain = [[text.replace(NO_BREAK, " ") for text in line] for line in lines]
+            yield from _fitted(plain, options.max_width)
+
+    class Report(Markdown):
+        elements: ClassVar = Markdown.elements | {"table_open": FittingTable}
+
+    _print(Report(markdown))
+
+
+def show_table(table: ReportTable) -> None:
     """Print a table, in several parts where its columns do not fit side by side, and its notes."""
-    columns = list(zip(*table.plain(), strict=True))
-    parts = _parts(console.width, columns) if columns else []
+    console = _console()
+    for part in _fitted(table.plain(), console.width):
+        console.print(part)
+    for note in table.notes:
+        console.print(Text(visible(note)), soft_wrap=not console.is_terminal)
+    console.print()
+
+
+def _fitted(lines: Sequence[Sequence[str]], width: int) -> Iterator[Table | str]:
+    """Divide a table, its header first, into parts that fit, with blank lines between them."""
+    columns = list(zip(*lines, strict=True))
+    parts = _parts(width, columns) if columns else []
     if len(parts) > 1:  # narrower columns may need fewer parts
-        parts = _parts(console.width, [columns[0], *map(_with_narrow_title, columns[1:])])
+        parts = _parts(width, [columns[0], *map(_with_narrow_title, columns[1:])])
     for number, part in enumerate(parts):
         if number:
-            console.print()
+            yield ""
         header, *rows = zip(*part, strict=True)
-        console.print(_table(header, rows, widest=console.width // 2))
-    for note in table.notes:
-        console.print(Text(note))
-    console.print()
+        yield _table(header, rows, widest=width // 2)
 
 
 def _with_narrow_title(column: Sequence[str]) -> tuple[str, ...]:
@@ -282,12 +305,3 @@ def watch_status(
             if not document["is_running"]:
                 return
             time.sleep(_WATCH_PAUSE_S)
-
-
-def _left(table: Table) -> Table:
-    # Figures stand to the right in other tables; these hold text.
-    for column in table.columns:
-        column.justify = "left"
-        column.overflow = "fold"
-        column.no_wrap = False
-    return table

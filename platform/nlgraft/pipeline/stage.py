@@ -74,8 +74,8 @@ class Stage:
         locations: Paths of its data; ``config`` has their content, e.g. the digests of the files. Not hashed:
             data that moved are the same data.
         work: Size of what it trains, for estimates of time; None if it trains nothing. Not hashed.
-        keeps: What makes it large: the weights of a model that it does not train, or an encoder's states of
-            each token of its input ``encoded``; for estimates of disk. Not hashed.
+        keeps: What makes it large or slow: the weights of a model that it does not train, or an encoder's
+            states of each token of its input ``encoded``, or their means; for estimates. Not hashed.
         check: ``package.module:function`` that looks at the data of all stages that name it before anything
             runs, see `nlgraft.study.planning.planner`; None if there is nothing to look at. Not hashed.
     """
@@ -89,7 +89,7 @@ class Stage:
     is_distributed: bool = False
     locations: Mapping[str, Any] = field(default_factory=dict)
     work: Work | None = None
-    keeps: Literal["weights", "states"] | None = None
+    keeps: Literal["weights", "states", "means"] | None = None
     check: str | None = None
 
     def __post_init__(self) -> None:

@@ -144,7 +144,7 @@ RANDOM_ENCODER = StageKind(
     "nlgraft.stages.run.context_stages:draw_encoder", NoSettings, RandomEncoderInputs, keeps="weights"
 )
 STATE_MEANS = StageKind(
-    "nlgraft.stages.run.context_stages:write_means", StateMeansSettings, FrozenStatesInputs
+    "nlgraft.stages.run.context_stages:write_means", StateMeansSettings, FrozenStatesInputs, keeps="means"
 )
 FROZEN_STATES = StageKind(
     "nlgraft.stages.run.context_stages:write_states",

@@ -97,7 +97,7 @@ class StageKind(Generic[SettingsT, InputsT]):
     inputs: type[InputsT]
     version: int = 1
     is_distributed: bool = False
-    keeps: Literal["weights", "states"] | None = None
+    keeps: Literal["weights", "states", "means"] | None = None
     check: str | None = None
 
     def stage(

@@ -53,7 +53,7 @@ def test_claims_of_every_kind_are_one_family(crossed):
     assert answers[1].comparison.null == -0.5
     assert answers[3].comparison.difference == pytest.approx((36 - 30) - (31 - 30.1), abs=0.05)
     smallest = min(answer.comparison.p for answer in answers)
-    assert min(answer.comparison.p_holm for answer in answers) == pytest.approx(4 * smallest / FIRST)
+    assert min(answer.comparison.p_holm for answer in answers) == pytest.approx(4 * smallest / FIRST**2)
 
 
 def test_a_claim_within_a_cell_is_paired_by_seed_and_segment(make_study, store, run):
@@ -72,7 +72,7 @@ def test_a_claim_within_a_cell_is_paired_by_seed_and_segment(make_study, store, 
     assert within.comparison.scope == "seeds and segments"
     assert across.values == (test, start.mean("dev/bleu"))
     smallest = min(within.comparison, across.comparison, key=lambda comparison: comparison.p)
-    assert smallest.p_holm == pytest.approx(2 * smallest.p / FIRST)
+    assert smallest.p_holm == pytest.approx(2 * smallest.p / FIRST**2)
     assert "patt_eg's test/bleu better than patt_eg's dev/bleu" in analysis.render("md")
 
 

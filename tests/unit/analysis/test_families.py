@@ -16,7 +16,7 @@ def test_holm_goes_over_all_cells_and_claims_of_a_metric(result):
     family = [result.compare(arm) for arm in ARMS[1:]]
     family.append(result.compare("patt_eg", "att_eg"))  # claimed, hence one of them
     smallest = min(family, key=lambda comparison: comparison.p)
-    assert smallest.p_holm == pytest.approx(min(1, 5 * smallest.p / FIRST))
+    assert smallest.p_holm == pytest.approx(min(1, 5 * smallest.p / FIRST**2))
     assert all(comparison.p_holm >= comparison.p for comparison in family)
     num_open = sum(comparison.p_holm > 0.05 for comparison in family)
     # .8 of alpha for the first declaration, .8 of that for its first look
@@ -31,12 +31,16 @@ def test_the_family_of_claims_leaves_other_cells_uncorrected(make_study, result)
     study = make_study(analysis=settings)
     claimed = type(result)(study, result.system, result.cells, result.provenance)
     assert claimed.compare("avg_eg").p_holm is None
+    assert [claimed.compare(arm).verdict for arm in ("avg_eg", "att_eg")] == [
+        "exploratory",
+        "judged as a claim",
+    ]
     raw = sorted(
         claimed.compare(*pair).p
         for pair in [("patt_eg", "baseline"), ("patt_eg", "att_eg"), ("single_run", "baseline")]
     )
     assert min(claimed.compare(arm).p_holm for arm in ("patt_eg", "single_run")) == pytest.approx(
-        3 * raw[0] / FIRST
+        3 * raw[0] / FIRST**2
     )
 
 
@@ -92,8 +96,8 @@ def test_what_has_not_run_or_failed_stays_in_the_family(family, state):
     """Running one arm of four with --only must not make its p-value smaller than the whole study's."""
     raw = family().compare("patt_eg").p
     whole, alone = family(), family(("baseline", "arm=patt_eg"), state)
-    assert whole.compare("patt_eg").p_holm == pytest.approx(5 * raw / FIRST)
-    assert alone.compare("patt_eg").p_holm == pytest.approx(5 * raw / FIRST)
+    assert whole.compare("patt_eg").p_holm == pytest.approx(5 * raw / FIRST**2)
+    assert alone.compare("patt_eg").p_holm == pytest.approx(5 * raw / FIRST**2)
     assert alone.compare("patt_eg").family == (5, 1)
     assert alone.compare("single_run").p_holm is None
     text = alone.render("md")

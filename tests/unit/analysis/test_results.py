@@ -46,6 +46,8 @@ def test_compare_takes_the_names_that_people_use(result):
     differences = [values[0][seed].value - values[1][seed].value for seed in (1, 2, 3)]
     assert by_level.difference == pytest.approx(np.mean(differences))
     assert by_level.num_segments == 40
+    there, back = result.compare("single_run"), result.compare("baseline", "single_run")
+    assert (back.p, back.ci) == (there.p, (-there.ci[1], -there.ci[0]))
 
 
 def test_an_unknown_metric_or_cell_is_named_with_the_nearest(result):

@@ -110,6 +110,20 @@ def test_a_baseline_seen_with_the_seeds_of_the_plan_costs_nothing(shown):
     assert (comparison.basis, comparison.standing) == ("declared", "better")
 
 
+def test_winners_of_two_searches_are_no_question_for_other_seeds(make_study, run, store):
+    search = {"trials": 2, "space": {"lr": {"type": "float", "low": 1e-4, "high": 1e-1, "log": True}}}
+    settings = {"claims": [], "published": []}
+    for arm in ("random_init", "patt_eg"):
+        alone = make_study(name=arm, factors={}, base={"arm": arm}, search=search, **settings)
+        assert len(run(alone, store).analyses) == 1
+    factors = {"arm": {**ARM, "levels": [*ARM["levels"], "avg_eg"]}}
+    later = make_study(factors=factors, base={"lr": 1e-3}, seeds=[11, 12, 13], **settings)
+    assert [compared.basis for compared in run(later, store).against_baseline()] == [
+        "exploratory",
+        "declared",
+    ]
+
+
 def test_what_has_not_run_did_not_come_too_late(shown):
     assert "declared later" not in ledger_sentences(shown({"baseline": 30 + NOISE}))
 

@@ -14,10 +14,10 @@ from nlgraft.commands import terminal
 def show(monkeypatch, capsys):
     """Print a result in a terminal of a width; returns its lines."""
 
-    def print_lines(result, width):
+    def print_lines(result, width, print_result=terminal.show_result):
         console = Console(file=sys.stdout, highlight=False, width=width)
         monkeypatch.setattr(terminal, "_console", lambda: console)
-        terminal.show_result(result)
+        print_result(result)
         return capsys.readouterr().out.splitlines()
 
     return print_lines
@@ -35,6 +35,14 @@ def test_no_number_breaks_at_any_width(show, result, width):
     assert max(map(len, lines)) <= width
     for label in ("baseline (arm=random_init)", "arm=patt_eg"):
         assert any(line.startswith(label) for line in lines)
+
+
+def test_a_report_is_laid_out_with_whole_numbers(show, result):
+    lines = show(result, 80, lambda result: terminal.show_report(result.render("md")))
+    assert max(map(len, lines)) <= 80
+    assert not [line for line in lines if line.startswith(("|", "#", "- "))]
+    rows = [line for line in lines if re.match(r"arm=\w+ +3 .*\[[−+]\d+\.\d+, [−+]\d+\.\d+\]$", line)]
+    assert len(rows) >= 8, "two metrics, four arms"
 
 
 def test_marks_are_explained_below_the_table_and_test_metrics_shown(show, make_small_study, run, store):

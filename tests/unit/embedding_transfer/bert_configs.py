@@ -4,8 +4,11 @@ import functools
 
 from nlgraft.text.corpora import load_corpus
 from nlgraft.text.corpus_config import ConlangConfig
+from nlgraft.text.tokenizers import SentencePiece
 from nlgraft.training.models import read_model
+from nlgraft.vocab.transfer_plan import Provenance, TransferPlan
 from tests.small_studies import GREEDY, TRAIN
+from tests.tensors import differing
 from tests.unit.stages.runs import finish
 from trainables.embedding_transfer import METRICS, Config, stage_graph
 
@@ -49,6 +52,16 @@ def graph_of(config):
 
 def run(store, config):
     return finish(store, graph_of(config), config, METRICS)
+
+
+def check_exchanged(at, tokenizer):
+    """Only the tables of a decoder are new, and hold the vocabulary of this stage."""
+    before, after = (read_model(at(name)) for name in ("upstream", "transfer"))
+    assert (before.config.tying, after.config.tying) == ("all", "decoder")
+    table = after.state_dict()["target_embedding.table.weight"]
+    assert len(table) == SentencePiece(at(tokenizer) / "tokenizer.model").vocab_size
+    assert len(TransferPlan.load(at("transfer") / "plan-decoder").rows(Provenance.COPY)) > 10
+    assert all("embedding.table" in name or "output" in name for name in differing(before, after))
 
 
 def states(at, *names):

@@ -115,6 +115,8 @@ def test_states_take_their_numbers_of_each_token_of_their_stream(precision, sele
     corpora = {corpus.fingerprint: {"train": sides, "dev": {"source 0": TextSize(9, 9, 1000)}}}
     cost = cost_of([(states, 2)], {}, Resources(), corpora)
     assert cost.num_bytes / 2 == pytest.approx(7000 / 2.9 * num_bytes)
+    means = cost_of([(replace(states, keeps="means"), 2)], {}, Resources(), corpora)
+    assert (means.seconds, means.num_bytes < 4000) == (cost.seconds, True)
     assert cost_of([(drawn, 1)], {}, Resources()).num_bytes == 4 * 50_000
 
 

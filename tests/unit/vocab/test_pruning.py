@@ -7,7 +7,7 @@ import pytest
 import sentencepiece
 import tokenizers
 import transformers
-from tokenizers import decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import models, processors
 
 from nlgraft.basics.errors import DataError
 from nlgraft.text.corpora import load_corpus
@@ -20,7 +20,7 @@ from nlgraft.vocab.tokenizers.spm import sentencepiece_json
 from nlgraft.vocab_tool.changed import prune
 from nlgraft.vocab_tool.checks import unreachable_tokens
 from nlgraft.vocab_tool.plan_exchange import PlanRequest, plan_transfer
-from tests.tiny_checkpoints import run
+from tests.tiny_checkpoints import learn_bytes, run
 
 
 @pytest.fixture(scope="module")
@@ -45,13 +45,7 @@ def learned(kind, lines, directory):
     if kind != "byte-level":
         learn_tokenizer([*lines[0], *lines[1]], WordTokenizerConfig(kind=kind, vocab_size=500), directory)
         return tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json"))
-    made = tokenizers.Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=600, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
-    )
-    made.train_from_iterator([*lines[0], *lines[1]], trainer)
+    made = learn_bytes([*lines[0], *lines[1]], 600)
     made.add_special_tokens(["<s>", "</s>"])
     made.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>", special_tokens=[(name, made.token_to_id(name)) for name in ("<s>", "</s>")]

@@ -168,8 +168,8 @@ class LedgerQuestion:
         is_judged: False if no verdict may rest on it, whatever its p-value.
         is_certain: True for an exact difference, whose sign needs no test.
         difference: The observed difference; None before a seed finished.
-        p: p-value over the looks, before any family.
-        p_ledger: The same after correction, to be compared with alpha; None where not judged.
+        p: p-value of the comparison alone.
+        p_ledger: The same after correction, for looks, too, to be compared with alpha; None where not judged.
         equal_margin: Difference that the study declares too small to matter; None without one.
         p_equal_ledger: p-value of a difference of at least that, corrected; None where not judged.
         basis: What the answer rests on.
@@ -244,6 +244,7 @@ class Entry:
         outputs: Digests of the texts that were scored, by the cell's digest; by them files are known again.
         trainings: What varies with the seed, by the cell's digest.
         configs: Digests of the settings alone, by the cell's digest, which also depends on text and code.
+        winners: Digests that the settings chosen by searches have in a study without a search.
         registration: Short digest of the registration that holds for it; empty without one.
         deviations: Deviations from it, a line each.
     """
@@ -263,6 +264,7 @@ class Entry:
     scores: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
     # Not compared: an analysis that is shown again after a registration is the same one.
     configs: Mapping[str, str] = field(default_factory=dict, compare=False)
+    winners: tuple[str, ...] = field(default=(), compare=False)
     trainings: Mapping[str, Training] = field(default_factory=dict, compare=False)
     further_scores: Mapping[str, Mapping[str, Mapping[int, float]]] = field(
         default_factory=dict, compare=False

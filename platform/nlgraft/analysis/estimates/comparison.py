@@ -42,10 +42,10 @@ class Comparison:
         num_segments: Segments of the test set, paired too; None when only the seeds could be used.
         difference: Mean over seeds of ``a`` minus ``b``.
         ci: Ends of the 1 - alpha interval of the difference.
-        p: Two-sided p-value of the study's test.
+        p: Two-sided p-value of this comparison alone, as the interval is: without other looks or questions.
         p_segments: By paired bootstrap over segments alone: these trained models, as papers report it.
-        p_holm: ``p`` adjusted for the study's family of comparisons and, where there is a ledger, for what
-            was asked before of the same test segments.
+        p_holm: ``p`` adjusted for the looks, the study's family of comparisons and, where there is a ledger,
+            for what was asked before of the same test segments.
         margin: Difference too small to matter; None where the study sets none.
         p_equal: p-value of a difference of at least the margin: a small one says that the two are equal.
         p_equal_holm: The same, adjusted as ``p_holm`` is.
@@ -238,6 +238,13 @@ class Comparison:
     def noted(self, *notes: str, **changes: Any) -> Comparison:
         """Return the comparison with further notes and other values."""
         return replace(self, notes=(*self.notes, *notes), **changes)
+
+    def negated(self) -> Comparison:
+        """Return the same comparison from the other side."""
+        difference = None if self.difference is None else 0.0 - self.difference  # no negative zero
+        ci = self.ci and (0.0 - self.ci[1], 0.0 - self.ci[0])
+        estimate = self.estimate and replace(self.estimate, difference=0.0 - self.estimate.difference)
+        return replace(self, null=-self.null, difference=difference, ci=ci, estimate=estimate)
 
     def judged(self, alpha: float, *, is_up: bool) -> Comparison:
         """Write in the verdict on the first cell; *different* takes precedence over *equal*.

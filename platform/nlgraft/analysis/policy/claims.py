@@ -74,9 +74,15 @@ class ClaimResult:
         return self.comparison.seeds_more if self.verdict == "undecided" else None
 
     @property
+    def word(self) -> str:
+        """The verdict; *exploratory* where there cannot be any."""
+        is_exploratory = self.verdict == "undecided" and self.comparison.basis == "exploratory"
+        return "exploratory" if is_exploratory else self.verdict
+
+    @property
     def text(self) -> str:
         """The verdict in words, with the number of seeds that an undecided one lacks."""
-        text: str = self.verdict
+        text = self.word
         if text == "equal":
             text = f"equal within {self.comparison.margin:g} {self.comparison.unit}"
         elif self.claim.margin:  # the difference itself may go either way
@@ -85,7 +91,7 @@ class ClaimResult:
             text += f": {self.comparison.open_because}"
         if self.seeds_more is not None:
             text += f" ({count(self.seeds_more, 'seed')} more)"
-        elif self.verdict == "undecided" and self.comparison.equal_within is not None:
+        elif text == "undecided" and self.comparison.equal_within is not None:
             text += f" (equal within {self.comparison.equal_within:g} {self.comparison.unit})"
         elif self.verdict not in ("undecided", "not run") and self.comparison.condition:
             text += f" {self.comparison.condition}"
@@ -188,6 +194,8 @@ def _lacking(comparison: Comparison, alpha: float) -> str:
         return comparison.open_because
     if comparison.num_seeds < 2:
         return "one seed decides nothing"
+    if comparison.basis == "exploratory":
+        return comparison.notes[-1]
     if comparison.seeds_more is not None:
         return f"not significant with {comparison.num_seeds} seeds at {alpha:g}"
     return "; ".join(comparison.notes) if comparison.p is None else "its looks will hardly decide it"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from nlgraft.analysis.data.ledger import Look, Plan
 from nlgraft.analysis.estimates.comparison import Comparison
 from nlgraft.analysis.estimates.looks import look_levels
-from nlgraft.analysis.policy.rules import Answer, p_of_looks
+from nlgraft.analysis.policy.rules import Answer
 
 Test = Callable[[Sequence[int] | None], Comparison]
 """Compares over some seeds, or over all that have finished."""
@@ -23,7 +23,7 @@ def over_looks(plan: Plan, test: Test, margin: float | None = None) -> Compariso
         margin: Difference that the study declares too small to matter.
 
     Returns:
-        The comparison at the last look that was taken, with p-values over all of them; that over all finished
+        The comparison at the last look that was taken, with the answers at all; that over all finished
         seeds, without ``looks``, where none was.
     """
     latest = replace(test(None), margin=margin)
@@ -45,7 +45,6 @@ def over_looks(plan: Plan, test: Test, margin: float | None = None) -> Compariso
         for number, at_look in at_looks.items()
         if at_look.difference is not None
     }
-    p, p_equal = p_of_looks(plan, looks, latest.prior)
     notes = [*at_looks[taken[-1]].notes]
     if len(taken) > 1:
         notes.append(f"looks taken: {', '.join(map(str, taken))}")
@@ -53,7 +52,8 @@ def over_looks(plan: Plan, test: Test, margin: float | None = None) -> Compariso
         following = next((look for look in plan.looks if look > taken[-1]), None)
         when = "are beyond the last look" if following is None else f"count at the look of {following} seeds"
         notes.append(f"seeds {', '.join(map(str, waiting))} {when}")
-    return replace(at_looks[taken[-1]], p=p, p_equal=p_equal, looks=looks, notes=tuple(notes))
+    p_equal = looks[taken[-1]].p_equal
+    return replace(at_looks[taken[-1]], p_equal=p_equal, looks=looks, notes=tuple(notes))
 
 
 def with_levels(comparison: Comparison, looks: Sequence[int], level: float) -> Comparison:

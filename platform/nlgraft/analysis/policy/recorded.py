@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
@@ -228,20 +228,29 @@ class RecordedResults(Results):
         compared = over_looks(plan, partial(self._over_seeds, question), question.margin)
         return self._limited(compared, question.terms)
 
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {cell.label: place for place, cell in enumerate(self.cells)}
+
     def _over_seeds(self, question: Question, seeds: Sequence[int] | None) -> Comparison:
         """Compare over some seeds, or all finished ones, with what earlier studies say of their noise."""
         metric, labels = question.metric, question.labels
-        sides = [(term.weight, term.cell.measured(term.metric, seeds)) for term in question.terms]
-        test = partial(self._comparer.contrast, metric, question.a, question.b, sides, question.null)
+        # Draws of t are not symmetric: for one interval from either side the study's last cell is positive.
+        last = max(question.terms, key=lambda term: self._places[term.cell.label])
+        sign = math.copysign(1.0, last.weight)
+        sides = [(sign * term.weight, term.cell.measured(term.metric, seeds)) for term in question.terms]
+        test = partial(self._comparer.contrast, metric, question.a, question.b, sides, sign * question.null)
         prior = (
             self.prior_of(metric, labels) if {term.metric for term in question.terms} == {metric} else None
         )
         kinds = paired_kinds([self.trainings[label] for label in labels]) if prior else None
         if prior is None or kinds is None:
-            return test()
-        common = tuple(seed for seed in sides[0][1] if all(seed in trials for _, trials in sides))
-        usable = applicable(prior, self._noise(metric, kinds, common), len(common))
-        return replace(test(prior=usable), prior=prior, is_noisier=usable != prior)
+            compared = test()
+        else:
+            common = tuple(seed for seed in sides[0][1] if all(seed in trials for _, trials in sides))
+            usable = applicable(prior, self._noise(metric, kinds, common), len(common))
+            compared = replace(test(prior=usable), prior=prior, is_noisier=usable != prior)
+        return compared if sign > 0 else compared.negated()
 
     @cached_method
     def _noise(self, metric: str, kinds: tuple[str, str], seeds: tuple[int, ...]) -> StudyVariance:
@@ -330,9 +339,15 @@ class RecordedResults(Results):
         settings = self.study.analysis
         return Comparer(samples=self.samples, alpha=settings.alpha)
 
-    @property
-    def _claimed(self) -> list[Question]:
-        return [self._claim_question(claim) for claim in claims_of(self.study)]
+    @cached_property
+    def _claimed(self) -> dict[Hashable, Question]:
+        """The questions of the claims."""
+        questions = map(self._claim_question, claims_of(self.study))
+        return {question.key: question for question in questions}
+
+    @cached_property
+    def _claimed_labels(self) -> set[str]:
+        return {label for question in self._claimed.values() for label in question.labels}
 
     @cached_property
     def _families(self) -> dict[str, list[Question]]:
@@ -343,7 +358,7 @@ class RecordedResults(Results):
         study declares, whether it has been run or not; there is no question about a metric that a finished
         cell does not have.
         """
-        claimed = self._claimed
+        claimed = [*self._claimed.values()]
         families = {"claims": claimed}
         if self.study.analysis.family == "all_cells":
             families = {
@@ -450,7 +465,8 @@ class RecordedResults(Results):
     def _judged(self, question: Question) -> Comparison:
         """Compare as the rules have it, and write the verdict into it."""
         answer = self._answered(question)
-        if question.null:  # "better" says nothing of a difference that is tested against a margin
+        # "better" says nothing of a difference that is tested against a margin, or is left to claims.
+        if question.null or (answer.basis == "exploratory" and self._is_left_to_claims(question)):
             return answer
         is_up = self.system.metrics[question.metric].direction == "maximize"
         return answer.judged(self.study.analysis.alpha, is_up=is_up)
@@ -483,13 +499,23 @@ class RecordedResults(Results):
             compared = compared.noted(note)
         return compared
 
+    def _is_left_to_claims(self, question: Question) -> bool:
+        """True if the study asks about the first cell in claims alone, and not this."""
+        if self.study.analysis.family != "claims" or question.is_effect:
+            return False
+        return question.labels[0] in self._claimed_labels and question.key not in self._claimed
+
     def _exploratory(self, question: Question, reason: str) -> Comparison:
         """Compare over all finished seeds, whatever the looks."""
         compared = replace(self._over_seeds(question, None), margin=question.margin)
+        if self._is_left_to_claims(question):
+            note = "no verdict here: what the study asks about it stands in its claims"
+            return exploratory(self._limited(compared, question.terms), note)
         # A score on dev asks for no fresh test lines.
         is_on_test = question.metric.startswith("test")
-        advice = f"; declare it on test lines that nobody has scored: {self._command}" if is_on_test else ""
-        note = f"exploratory, no verdict: {reason}{advice}"
+        where = "in a claim, " if self.study.analysis.family == "claims" else ""
+        advice = f"; declare it {where}on test lines that nobody has scored: {self._command}"
+        note = f"exploratory, no verdict: {reason}{advice if is_on_test else ''}"
         return exploratory(self._limited(compared, question.terms), note)
 
     @cached_property
@@ -538,6 +564,9 @@ class RecordedResults(Results):
             },
             further_scores={metric: self._scores(metric) for metric in metrics},
             configs={keys[label]: config for label, config in self._configs.items()},
+            winners=tuple(
+                cell_digest(self.study, cell.cell, cell.params) for cell in self.cells if cell.params
+            ),
             trainings={keys[label]: training for label, training in self.trainings.items()},
         )
         conformance = self.registration

@@ -192,6 +192,7 @@ class Rules:
         self._declared: dict[Hypothesis, int] = {}
         self._baselines: dict[str, set[str]] = {}
         self._metrics: set[str] = set()
+        self._winners: set[str] = set()
         self._signatures: dict[str, str] = {}
         for entry in entries:
             self.add(entry)
@@ -234,6 +235,7 @@ class Rules:
         for cell in entry.cells:
             self.seen.setdefault(cell, plan)
         self._metrics.update(entry.metrics)
+        self._winners.update(entry.winners)
 
     def answer(self, entry: Entry, question: LedgerQuestion) -> Answer:
         """Judge a question of an entry that has been added."""
@@ -316,6 +318,9 @@ class Rules:
         """True if nothing that was seen can have led to the question."""
         seen = {cell for cell in question.cells if cell in self.seen}
         if self._is_other(question):
+            return False
+        # Two winners of searches were seen side by side, whatever the seeds; one beside a new arm was not.
+        if (winners := self._winners.intersection(question.cells)) and winners | seen >= {*question.cells}:
             return False
         if not seen:
             return True

@@ -131,10 +131,10 @@ class SequentialResults(RecordedResults):
     @property
     def _seed_questions(self) -> list[Question]:
         """The comparisons that cells get seeds for: with the baseline on the main metric, and of claims."""
-        claimed = self._claimed
+        questions = [*self._claimed.values()]
         if self.study.analysis.family == "all_cells" and self.main_metric in self.metrics:
-            claimed += self._of_cells(self.main_metric)
-        return list({question.key: question for question in claimed}.values())
+            questions += self._of_cells(self.main_metric)
+        return list({question.key: question for question in questions}.values())
 
 
 def _why_settled(label: str, chances: Mapping[Question, float]) -> str:

@@ -216,11 +216,7 @@ class Band:
 
 
 def plot(result: RecordedResults, kind: str) -> Drawings:
-    """Draw the figures of one kind for a notebook; none where the result has nothing to draw.
-
-    Raises:
-        NlgraftError: There is no such kind.
-    """
+    """Draw the figures of one kind, see `StudyResult.plot`; none where the result has nothing to draw."""
     if kind not in KINDS:
         raise NlgraftError(f"no figure '{kind}'. {nearest(kind, list(KINDS))}")
     return Drawings(KINDS[kind](result, NOTEBOOK))

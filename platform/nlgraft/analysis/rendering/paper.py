@@ -426,16 +426,7 @@ _DOCUMENT = r"""% Compiles by itself; a paper of your own inputs the files that 
 
 
 def write_paper(result: RecordedResults, out: Path) -> list[Path]:
-    """Write the files of a paper.
-
-    Args:
-        result: The result.
-        out: Directory to write into; created when missing. Files of an earlier call are replaced.
-
-    Returns:
-        ``paper.tex``, ``numbers.tex``, ``methods.tex``, ``tables.tex``, ``figures.tex``, ``examples.tex``,
-        ``references.bib``, ``checklist.md``, and every figure as PDF and as SVG.
-    """
+    """Write the files of a paper, see `StudyResult.paper`."""
     parts = sections(result)
     cost, sizes = cost_of(result.trials, result.store), split_sizes(result.cells, result.store)
     numbers = Numbers(result, cost, sizes)

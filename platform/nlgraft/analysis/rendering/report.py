@@ -37,16 +37,7 @@ _NUM_EXAMPLES, _MOST_CELLS_WITH_TEXT = 5, 12
 
 
 def render(result: RecordedResults, kind: str, beside: Sequence[RecordedResults] = ()) -> str:
-    """Render a report as ``md``, ``html``, ``latex``, ``csv`` or ``json``.
-
-    Args:
-        result: The result.
-        kind: The format.
-        beside: Further studies in the same text, behind all headlines; ``md`` and ``html`` only.
-
-    Raises:
-        NlgraftError: There is no such format, or it holds one study.
-    """
+    """Render a report; arguments and errors as in `StudyResult.render`."""
     if kind not in _FORMATS:
         raise NlgraftError(f"no report format '{kind}'. {nearest(kind, list(_FORMATS))}")
     if not beside:
@@ -63,21 +54,7 @@ def render(result: RecordedResults, kind: str, beside: Sequence[RecordedResults]
 def write_report(
     result: RecordedResults, out: Path, formats: Sequence[str], beside: Sequence[RecordedResults] = ()
 ) -> list[Path]:
-    """Write a report to files.
-
-    Args:
-        result: The result.
-        beside: Further studies in the same files, see `render`.
-        out: Directory to write into; created when missing.
-        formats: Any of ``md``, ``html``, ``latex``, ``csv``, ``json``.
-
-    Returns:
-        The files: ``report.md``, ``report.html``, ``report.tex``, ``comparison.csv``, ``trials.csv`` and,
-        where outputs are stored, ``examples.csv``, ``result.json``.
-
-    Raises:
-        NlgraftError: There is no such format.
-    """
+    """Write a report to files; arguments, files and errors as in `StudyResult.report`."""
     texts: dict[str, str] = {}
     for kind in formats:
         text = render(result, kind, beside)

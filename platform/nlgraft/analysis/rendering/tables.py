@@ -39,7 +39,7 @@ Compared = Sequence[tuple[str, Comparison]]
 def comparison_notes(compared: Compared, alpha: float) -> list[str]:
     """Explain the marks in a table of comparisons, then list the comparisons' own notes."""
     marks = []
-    if any(comparison.standing != "open" for _, comparison in compared):
+    if any(comparison.standing not in (None, "open") for _, comparison in compared):
         marks.append(_star(alpha))
     marks += _margin_note(compared)
     if any(comparison.scope == "segments" for _, comparison in compared):
@@ -149,9 +149,8 @@ def covered(result: RecordedResults) -> str:
         return ""
     compared = [(each.a, each) for each in result.against_baseline(main) if each.ci is not None]
     texts = [f"Intervals have {confidence(result.study.analysis.alpha)} confidence.", *scopes(compared)]
-    if one_seed := [label for label, comparison in compared if comparison.scope == "segments"]:
-        subject = "Intervals cover" if len(one_seed) == len(compared) else f"{', '.join(one_seed)}: it covers"
-        texts.append(f"{subject} the test segments alone, not training.")
+    if any(comparison.scope == "segments" for _, comparison in compared):
+        texts.append(f"† {ONE_SEED}.")
     return " ".join(texts) if compared else ""
 
 

@@ -59,7 +59,7 @@ def _decision(result: RecordedResults, comparison: Comparison, study: str) -> li
     if comparison.open_because:
         return [f"more seeds decide nothing: {comparison.open_because}"]
     if comparison.basis == "exploratory":
-        return ["it was not declared before its scores were shown, so it gets no verdict: docs/validity.md"]
+        return ["the rules: docs/validity.md"]
     lines = []
     if comparison.looks and comparison.p_holm is not None:
         alpha = result.study.analysis.alpha

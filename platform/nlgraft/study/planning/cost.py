@@ -201,7 +201,7 @@ def estimated_cost(
     """Estimate seconds and bytes of a training, of stored states and of copied weights; else None."""
     if stage.keeps == "weights":
         return _START_S, _BYTES_PER_WEIGHT * _num_parameters(stage)
-    if stage.keeps == "states":
+    if stage.keeps is not None:
         return _states_cost(stage, resources, corpora or {})
     if stage.work is None or stage.work.num_steps is None:
         return None
@@ -239,7 +239,7 @@ def _bytes_per_token(stage: Stage) -> float:
 
 
 def _states_cost(stage: Stage, resources: Resources, corpora: Corpora) -> tuple[float, float] | None:
-    """Estimate what an encoder's states of each token of a text take."""
+    """Estimate what an encoder's states of each token of a text take, or their means."""
     encoded, encoder = stage.inputs["encoded"], stage.inputs["encoder"]
     text_bytes = _text_bytes(encoded, corpora, set(encoded.config["streams"].values()))
     if text_bytes is None:
@@ -248,10 +248,12 @@ def _states_cost(stage: Stage, resources: Resources, corpora: Corpora) -> tuple[
     selection = stage.config["selection"]
     depth = selection["num_last"] or _largest(encoder, _DEPTH)
     per_token = _largest(encoder, _WIDTH) * (1 if selection["kind"] == "index" else depth)
-    bytes_per_number = 4 if stage.config["precision"] == "fp32" else 2
     # A third of a training's work: forward alone.
-    forward = Work(1, round(num_tokens / 3), _num_parameters(encoder))
-    return _training_s(forward, resources, 1) or 0.0, bytes_per_number * per_token * num_tokens
+    seconds = _training_s(Work(1, round(num_tokens / 3), _num_parameters(encoder)), resources, 1) or 0.0
+    if stage.keeps == "means":
+        return seconds, _BYTES_PER_WEIGHT * per_token
+    bytes_per_number = 4 if stage.config["precision"] == "fp32" else 2
+    return seconds, bytes_per_number * per_token * num_tokens
 
 
 def _largest(stage: Stage, settings: Collection[str]) -> int:

@@ -158,9 +158,9 @@ def cell_key(study: Study, cell: Cell, params: Mapping[str, object]) -> str:
     return fingerprint({"system": study.system, "config": config.model_dump(mode="json")})
 
 
-def cell_digest(study: Study, cell: Cell) -> str:
+def cell_digest(study: Study, cell: Cell, params: Mapping[str, object] | None = None) -> str:
     """Fingerprint of the replicates of a cell but for their seeds: settings, text, and versions of stages."""
-    return resolve_cell(study, cell).graph(_ANY_SEED).fingerprint
+    return resolve_cell(study, cell, params).graph(_ANY_SEED).fingerprint
 
 
 def record_granted(study: Study, store: ArtifactStore, granted: Mapping[str, int]) -> None:
