@@ -303,6 +303,7 @@ class Config(StrictConfig):
         "vocabulary.distillation": (_NEW,),
         "vectors": ({**_NEW, "vocabulary.method": VECTOR_METHODS},),
         "training.new_rows_first_steps": (_NEW,),
+        "training.table_lr_multiplier": (_NEW, {"training.lora": (None,)}),
         "training.has_reference": ({"vocabulary.change": (*WITH_NEW_ROWS, "prune")},),
         "score": ({"task": (GIVEN,)},),
     }

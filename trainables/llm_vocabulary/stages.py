@@ -251,10 +251,11 @@ def _training_text(
 
 
 def _learned(settings: TrainCausalSettings, model: TransformersCausalLM) -> LearnedParameters:
-    if settings.table_lr_multiplier == 1.0:
+    # The optimiser knows a tied table by the first of its names. Beside adapters only new rows learn.
+    learning = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    names = learning & model.vocabulary_tensors
+    if settings.table_lr_multiplier == 1.0 or not names:
         return ALL_LEARNED
-    # The optimiser knows a tied table by the first of its names.
-    names = {name for name, _ in model.named_parameters()} & model.vocabulary_tensors
     pattern = f"^({'|'.join(map(re.escape, sorted(names)))})$"
     group = ParameterGroup(pattern=pattern, lr_multiplier=settings.table_lr_multiplier)
     return LearnedParameters(groups=(group,))

@@ -47,7 +47,7 @@ def _arms():
     }
     arms["extend, adapters"] = {
         **_vocabulary(change="extend"),
-        "training": {"train": _TRAIN, "lora": {"rank": 2}},
+        "training": {"train": _TRAIN, "lora": {"rank": 2}, "table_lr_multiplier": 2.0},
     }
     pairs = {"corpus": "conlang", "task": "translation", "dev": 12, "test": 12}
     translation = {
