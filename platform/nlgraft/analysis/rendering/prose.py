@@ -32,21 +32,28 @@ _STANDINGS = {
 }
 
 _STABILITY = (
-    "A seed diverged if it reached less than half of what the best seed of its cell reached, and is lost if "
-    "it failed or has no finite value; where only one of two cells lost a seed, the comparison is left open. "
-    "The interquartile mean is that of the middle half of the seeds (Agarwal et al. 2021)."
+    "A seed diverged if it reached less than half of what the best seed of its cell reached; it stays in "
+    "every figure. A seed is lost if it failed or has no finite value; where one of two cells lost a "
+    "seed that the other did not, the comparison is left open. The interquartile mean is that of the "
+    "middle half of the seeds (Agarwal et al. 2021)."
 )
 _EXPECTED_BEST = (
     "The expected best of n search trials is that of n draws with replacement from the trials that ran "
     "(Dodge et al. 2019). It is biased towards worse values and assumes independent trials, which those "
     "of an adaptive sampler are not. Its band is the range of 95 % of resamples of these trials: it is "
-    "descriptive, and covers the truth in less than half of the searches at their full budget."
+    "descriptive, covers the truth in less than half of the searches at their full budget, and "
+    "tests nothing."
 )
-_EFFECTS = "Holm's correction of effects is over all of them; averages have equal weights."
+_EFFECTS = (
+    "Effects of crossed factors are averaged over the levels of the others with equal weights. An "
+    "interaction is the change due to two levels together beyond the sum of their separate changes. "
+    "Holm's correction is over all effects."
+)
 
 _LEDGER = (
-    f"What the first analysis of these test segments in the store declared has {FIRST:g} of alpha; what was "
-    "declared later, about trials that nobody had seen, shares the rest; all else is exploratory."
+    "The store's ledger holds every analysis that was shown. What the first one on these test segments "
+    f"declared has {FIRST:g} of alpha; what was declared later, about trials that nobody had seen, shares "
+    "the rest; all else is exploratory and gets no verdict. Other stores cannot be known."
 )
 
 
@@ -232,8 +239,10 @@ def method(result: RecordedResults) -> list[str]:
         result.stabilities and _STABILITY,
         _looks_method(result),
         result.effects() and _EFFECTS,
-        "The detectable difference is found with probability 0.8 at the level that Holm's correction leaves "
-        "to the open comparisons; below five seeds it is a 95 % interval. So are seeds needed predicted.",
+        "The detectable difference is the true difference that this many seeds detect with probability "
+        "0.8 at the level that Holm's correction leaves to the open comparisons of the family; below five "
+        "seeds, which say little about the noise, it is a 95 % interval. Seeds "
+        "needed is the first later look that decides with that probability, predicted from what is seen.",
         "Search and selection use dev only; test scores come from the replicates of the chosen config.",
         study.search and _EXPECTED_BEST,
         result.analyses and _LEDGER,
@@ -247,11 +256,14 @@ def _priors(result: RecordedResults) -> list[NoisePrior]:
     return list(dict.fromkeys(comparison.prior for comparison in compared if comparison.prior))
 
 
+_EARLIER = "the store's earlier studies of like trainings"
+_PUBLISHED = "studies of the same system and a like size, of other seeds, that nlgraft publishes"
+
+
 def _prior_method(result: RecordedResults) -> list[str]:
     return [
         "The variance between seeds is moderated (Smyth 2004) by that of "
-        f"{'published' if prior.is_published else 'earlier'} studies like it "
-        f"({', '.join(prior.studies)}): {prior.df:.1f} "
+        f"{_PUBLISHED if prior.is_published else _EARLIER} ({', '.join(prior.studies)}): {prior.df:.1f} "
         f"degrees of freedom and a deviation of {prior.variance**0.5:.3g}, frozen when the questions were "
         "first asked. A study that is noisier, by an F test before any mean is looked at, takes the variance "
         "of its own other cells instead."
