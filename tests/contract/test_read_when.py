@@ -9,6 +9,7 @@ import pytest
 from nlgraft.study.data.system import System
 from nlgraft.study.reading.knobs import knobs
 from nlgraft.study.reading.system_import import load_system
+from tests.contract.effects import config_of
 from tests.contract.toy_arms import SYSTEMS, arms_of, toys_of
 
 Condition = Mapping[str, tuple[Any, ...]]
@@ -37,10 +38,7 @@ def is_met(system, condition, config):
 def test_every_value_of_a_condition_has_an_arm(path):
     """Otherwise no test would cover whether the settings are read under that condition."""
     system = load_system(path)
-    arms = [
-        system.config_type.model_validate_json(json.dumps(values)).model_dump(mode="json")
-        for values in arms_of(path).values()
-    ]
+    arms = [config_of(system, values).model_dump(mode="json") for values in arms_of(path).values()]
     uncovered = {
         json.dumps(narrow): knob.path
         for knob in knobs(system.config_type)
