@@ -213,7 +213,7 @@ def show_table(table: ReportTable) -> None:
     for part in _fitted(table.plain(), console.width):
         console.print(part)
     for note in table.notes:
-        console.print(Text(visible(note)), soft_wrap=console.width >= _FILE_WIDTH)
+        console.print(Text(visible(note)))
     console.print()
 
 
