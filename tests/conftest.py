@@ -44,6 +44,8 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+# By default Ray's workers are nice, and tests that wait for them wait for all others.
+os.environ.setdefault("RAY_worker_niceness", "0")
 # Otherwise each of the hundred processes that the tests start would compile all sources anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
