@@ -81,6 +81,8 @@ class Recorded:
             value = settings.get(path)
             if isinstance(domain, CategoricalDomain):
                 row += [float(value == choice) for choice in domain.choices]
+            elif value is None:  # its condition does not hold: the model knows by the setting that it names
+                row.append(0.5)
             else:
                 ends = np.array([domain.low, value, domain.high], float)
                 low, place, high = np.log(ends) if domain.log else ends
@@ -124,6 +126,10 @@ class Recorded:
             return np.exp(value) if domain.log else value
 
         points = [{path: draw(domain) for path, domain in self._domains.items()} for _ in range(NUM_DRAWN)]
+        for point in points:
+            for path, domain in self.space.items():
+                if any(point[other] != needed for other, needed in domain.get("when", {}).items()):
+                    del point[path]
         return min(self.expected(points))
 
 

@@ -8,6 +8,7 @@ import shlex
 import warnings
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from graphlib import CycleError, TopologicalSorter
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from annotated_types import Ge, Le
@@ -115,7 +116,7 @@ class StageConfig(StrictConfig):
     setting: str = "--{name}={value}"
     """How ``{settings}`` writes one of them; white space separates words."""
     needs: tuple[str, ...] = ()
-    """Stages that come before."""
+    """Stages whose kept files it reads."""
     code: tuple[str, ...] = ("*",)
     """Patterns of the files of ``data.directory`` that it reads; ``*`` stands for any text, slashes too."""
     environment: dict[str, str] = Field(default={})
@@ -203,8 +204,18 @@ class Config(StrictConfig):
             and all(values.get(other) in allowed for other, allowed in setting.when.items())
         }
 
+    @property
+    def ordered_stages(self) -> list[str]:
+        """Names of the stages, each behind those that it needs, in whatever order the study has them.
+
+        Raises:
+            CycleError: Stages need each other.
+        """
+        sorter = TopologicalSorter({name: stage.needs for name, stage in self.stages.items()})
+        return [name for name in sorter.static_order() if name in self.stages]
+
     def _problems(self) -> Iterator[str]:
-        declared, before, is_misspelt = list(self.declare), list[str](), False
+        declared, is_misspelt = list(self.declare), False
         for name, setting in self.declare.items():
             if name in _RESERVED:
                 yield f"declare.{name}: the name is taken; give another"
@@ -212,17 +223,26 @@ class Config(StrictConfig):
                 is_misspelt = True
                 yield f"declare.{name}.when: there is no setting {other!r}. {nearest(other, declared)}"
         for name, stage in self.stages.items():
-            for other in {*stage.needs} - {*before}:
-                yield f"stages.{name}.needs: no stage {other!r} before it. {nearest(other, before)}"
+            others = [other for other in self.stages if other != name]
+            for other in {*stage.needs} - {*others}:
+                yield f"stages.{name}.needs: no stage {other!r} beside it. {nearest(other, others)}"
             allowed = [*declared, *_RESERVED, *(f"data.{file}" for file in self.data.files)]
             allowed += [f"needs.{other}" for other in stage.needs]
             for placeholder in sorted(stage.placeholders - {*allowed}):
                 is_misspelt = True
                 hint = f"{nearest(placeholder, allowed)}; braces of the command itself are doubled: {{{{ }}}}"
+                if (
+                    placeholder.startswith("needs.")
+                    and (other := placeholder.removeprefix("needs.")) in others
+                ):
+                    hint = f"Add {other} to stages.{name}.needs"
                 yield f"stages.{name}: {{{placeholder}}} stands for nothing. {hint}"
             if not stage.metrics and not any(name in other.needs for other in self.stages.values()):
                 yield f"stages.{name} writes no metrics (stages.{name}.metrics), and no stage needs it"
-            before.append(name)
+        try:
+            _ = self.ordered_stages
+        except CycleError as error:
+            yield f"stages need each other: {' needs '.join(reversed(error.args[1]))}"
         if is_misspelt:
             return
         used = set().union(*(stage.placeholders for stage in self.stages.values()))

@@ -51,8 +51,8 @@ def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageG
     # Of several commands that write metrics, none alone tells which are missing.
     locations = {"reported": reported, "alone": keys if len(writing) == 1 else {}}
     stages: dict[str, Stage] = {}
-    for name, stage in config.stages.items():
-        stages[name] = _command(config, name, stage, stages, locations, seed)
+    for name in config.ordered_stages:
+        stages[name] = _command(config, name, config.stages[name], stages, locations, seed)
     settings = ResultSettings(
         # Search trials never see a test set, whatever the script writes.
         keys={name: key for name, key in keys.items() if "test" in splits or name not in tested},

@@ -305,8 +305,10 @@ def compare(
         name = f"scores of {experiment or Path(sources[0].rpartition('=')[2]).name}"
         scores, notes = compare_scores(table, name, metrics, baseline, store, is_lower_better=is_lower_better)
     if store is not None:
-        another = "" if ledger else "; --ledger STORE takes another"
-        notes.append(f"entered in the ledger of {ledger or Storage().path}{another}")
+        another, place = "" if ledger else "; --ledger STORE takes another", ledger or Storage().path
+        notes.append(
+            f"kept in the ledger of {place}, which `nlgraft ledger --storage {place}` lists{another}"
+        )
     if is_json:
         print_json([system.to_json() for system in scores])
         click.echo("\n".join(notes), err=True)

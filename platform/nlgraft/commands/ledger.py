@@ -46,8 +46,10 @@ def ledger(study: str | None, is_json: bool, storage: str | None) -> None:
 
         analyses = [{"number": number, **asdict(entry)} for number, entry in entries.items()]
         print_json({"analyses": analyses, "streams": streams_document(streams)})
-    else:
+    elif entries or streams:
         ledger_list(entries, streams)
+    else:
+        click.echo(f"nothing was shown from {storage or 'this store'} yet. For another: --storage", err=True)
 
 
 @click.command("register")

@@ -152,7 +152,7 @@ def test_mistakes_of_all_kinds_are_told_at_once_each_with_its_line(code):
         "base.declare.momentum.when": {"optimiser": ["sgd"]},
         "base.stages.train.command": "run {lrr} {sed}",
         "base.stages.train.metrics": ["out.txt"],
-        "base.stages.train.needs": ["prepare"],
+        "base.stages.train.needs": ["train"],
         "base.metrics.dev/loss.direction": "minimise",
         "objective.metric": "dev/los",
     }
@@ -217,7 +217,8 @@ def test_a_needed_stage_runs_once_for_all_cells_and_seeds_that_agree_in_what_it_
         "needs": ["prepare"],
         "metrics": ["out.jsonl", "items.csv"],
     }
-    study = study_of(code, {"base.stages": {"prepare": prepare, "train": train}})
+    # Stages are in whatever order, also that of their names.
+    study = study_of(code, {"base.stages": {"prepare": prepare, "fit": train}})
     graphs = [graph_of(study, cell, seed) for cell in (0, 1) for seed in (1, 2)]
     assert len({graph.fingerprint for graph in graphs}) == 4
     records = [ran(graph, store) for graph in graphs]

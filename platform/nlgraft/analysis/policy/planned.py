@@ -51,7 +51,8 @@ def over_looks(plan: Plan, test: Test, margin: float | None = None) -> Compariso
     if waiting := [seed for seed in latest.seeds if seed not in last]:
         following = next((look for look in plan.looks if look > taken[-1]), None)
         when = "are beyond the last look" if following is None else f"count at the look of {following} seeds"
-        notes.append(f"seeds {', '.join(map(str, waiting))} {when}")
+        shown = f"difference, interval and p are those of the first {taken[-1]}"
+        notes.append(f"seeds {', '.join(map(str, waiting))} {when}; {shown}")
     p_equal = looks[taken[-1]].p_equal
     return replace(at_looks[taken[-1]], p_equal=p_equal, looks=looks, notes=tuple(notes))
 

@@ -47,7 +47,8 @@ def comparison_notes(compared: Compared, alpha: float) -> list[str]:
     if any(comparison.smallest_detectable is not None for _, comparison in compared):
         marks.append(
             "Detectable: the true difference that so many seeds find in four of five such studies; below "
-            f"{FEW_SEEDS} seeds only a range is known. Seeds needed: the first look that probably decides."
+            f"{FEW_SEEDS} seeds only a range is known. Seeds needed: the first look that probably decides; "
+            "where an undecided row has none, `nlgraft why` says how probable each look is."
         )
     notes = grouped(
         (note, label)
