@@ -152,7 +152,7 @@ def test_mistakes_of_all_kinds_are_told_at_once_each_with_its_line(code):
         "base.declare.momentum.when": {"optimiser": ["sgd"]},
         "base.stages.train.command": "run {lrr} {sed}",
         "base.stages.train.metrics": ["out.txt"],
-        "base.stages.train.needs": ["train"],
+        "base.stages.train.needs": ["prepare"],
         "base.metrics.dev/loss.direction": "minimise",
         "objective.metric": "dev/los",
     }
