@@ -104,8 +104,9 @@ def file_problems(values: Mapping[str, Any], directory: str | None) -> Iterator[
     """Find the files of a config that cannot be used, as far as their paths can be read."""
     with suppress(ValidationError):
         data = DataConfig.model_validate(values.get("data"), context={"directory": directory})
-        named = {f"data.files.{name}": (path, ("*",)) for name, path in data.files.items()}
-        named["data.directory"] = (data.directory, ("*",))
+        every: Sequence[str] = ("*",)
+        named = {f"data.files.{name}": (path, every) for name, path in data.files.items()}
+        named["data.directory"] = (data.directory, every)
         if expand(data.directory).is_dir():
             for name, stage in read_entries(StageConfig, values.get("stages")).items():
                 if stage is not None:

@@ -7,7 +7,7 @@ pandas' Styler not even ``<``.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -118,7 +118,9 @@ def column_groups(widths: Sequence[int], most: int) -> list[list[int]]:
     return groups
 
 
-def make_table(rows: Iterable[Row], num_text: int = 1, notes: Sequence[str] = ()) -> Table:
+def make_table(
+    rows: Iterable[Mapping[str, Entry | str]], num_text: int = 1, notes: Sequence[str] = ()
+) -> Table:
     """Build a table from rows; columns are in the order of their first entry, what a row lacks is a dash."""
     rows = list(rows)
     header = tuple(dict.fromkeys(chain.from_iterable(rows)))
