@@ -133,6 +133,8 @@ def test_all_commands_of_a_page_run_in_their_order(page, place):
     if page == "api":
         type_in("nlgraft init prlm_fusion --source text.en --target text.de")
     for line in commands(page):
+        if "nlgraft agreement" in line:  # of studies that stand for several, each run whole
+            continue
         shown = type_in(line)
         if " < " in line or "paste" in line:
             assert len(shown.splitlines()) == NUM_LINES
