@@ -287,6 +287,12 @@ def test_systems_are_compared_as_cells_are(outputs, tmp_path):
 
 def test_outputs_of_a_trained_arm_get_no_second_verdict(place, tmp_path):
     """Its report has shown their scores; a system that nobody has seen may be compared with the baseline."""
+    idle = {"target": "decode.batch_sentences", "levels": [3, 4], "baseline": 3}
+    document = {**DOCUMENT, "name": "same", "seeds": [1], "factors": {"size": idle}}
+    document |= {"base": {**DOCUMENT["base"], "read": "first"}, "storage": {"path": str(place)}}
+    same = Study.from_dict(document)
+    run_all(same)
+    nlgraft.load(same).render("md")
     result = nlgraft.load(of(place, "both"))
     result.render("md")
     base, arm = (cell.finished[0].read_texts("test") for cell in result.cells)
