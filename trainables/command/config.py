@@ -7,6 +7,7 @@ import re
 import shlex
 import warnings
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
@@ -215,12 +216,12 @@ class Config(StrictConfig):
         return [name for name in sorter.static_order() if name in self.stages]
 
     def _problems(self) -> Iterator[str]:
-        declared, is_misspelt = list(self.declare), False
+        declared, misspelt = list(self.declare), list[str]()
         for name, setting in self.declare.items():
             if name in _RESERVED:
                 yield f"declare.{name}: the name is taken; give another"
             for other in setting.when.keys() - {*declared}:
-                is_misspelt = True
+                misspelt.append(other)
                 yield f"declare.{name}.when: there is no setting {other!r}. {nearest(other, declared)}"
         for name, stage in self.stages.items():
             others = [other for other in self.stages if other != name]
@@ -229,7 +230,7 @@ class Config(StrictConfig):
             allowed = [*declared, *_RESERVED, *(f"data.{file}" for file in self.data.files)]
             allowed += [f"needs.{other}" for other in stage.needs]
             for placeholder in sorted(stage.placeholders - {*allowed}):
-                is_misspelt = True
+                misspelt.append(placeholder)
                 hint = f"{nearest(placeholder, allowed)}; braces of the command itself are doubled: {{{{ }}}}"
                 if (
                     placeholder.startswith("needs.")
@@ -243,11 +244,12 @@ class Config(StrictConfig):
             _ = self.ordered_stages
         except CycleError as error:
             yield f"stages need each other: {' needs '.join(reversed(error.args[1]))}"
-        if is_misspelt:
-            return
         used = set().union(*(stage.placeholders for stage in self.stages.values()))
-        if "seed" not in used:
+        # A misspelt name may have meant it, or settings.
+        if "seed" not in used and not get_close_matches("seed", misspelt):
             yield "no command of stages has {seed}, so all replicates would be one run: give it to the script"
+        if misspelt:
+            return
         if "settings" not in used and (unread := sorted({*declared} - used)):
             yield f"no command of stages reads {', '.join(unread)}: write {{NAME}} or {{settings}} there"
         for name, stage in self.stages.items():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -19,7 +20,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from nlgraft.basics.errors import DataError, Problem
+from nlgraft.basics.errors import DataError, Problem, nearest
 from nlgraft.pipeline.fingerprint import fingerprint
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
@@ -27,6 +28,7 @@ from nlgraft.text.files import expand, file_digest
 from trainables.command.config import Config, DataConfig, StageConfig, Value, read_entries
 
 _LEFT_OUT = ("__pycache__", "node_modules", "mlruns", "nlgraft_store", "wandb")
+_SCRIPT = re.compile(r"[\w.][\w./-]*\.(py|sh|R|jl|pl|rb|lua|js)")
 _STUDY = re.compile(rb"^system: *[\"']?trainables\.command\b", re.M)
 
 
@@ -111,6 +113,7 @@ def file_problems(values: Mapping[str, Any], directory: str | None) -> Iterator[
             for name, stage in read_entries(StageConfig, values.get("stages")).items():
                 if stage is not None:
                     named[f"stages.{name}.code"] = (data.directory, stage.code)
+                    yield from _script_problems(name, stage, data.directory)
         elif expand(data.directory).exists():
             yield Problem("data.directory", f"{data.directory} is a file; give the directory that holds it")
         for path, (file, patterns) in named.items():
@@ -118,6 +121,17 @@ def file_problems(values: Mapping[str, Any], directory: str | None) -> Iterator[
                 digest(file, patterns)
             except DataError as error:
                 yield Problem(path, str(error))
+
+
+def _script_problems(name: str, stage: StageConfig, directory: str) -> Iterator[Problem]:
+    """Look for the script that a command begins with, as in ``python train.py``."""
+    with suppress(ValueError, DataError):  # a command that cannot be split, no code: reported otherwise
+        script = next(filter(_SCRIPT.fullmatch, shlex.split(stage.command)[:2]), None)
+        files = files_of(directory, stage.code)
+        if script is not None and os.path.normpath(script) not in files:
+            yield Problem(
+                f"stages.{name}.command", f"{directory} has no file {script}. {nearest(script, files)}"
+            )
 
 
 def digest(path: str, patterns: Sequence[str] = ("*",)) -> str:

@@ -152,7 +152,7 @@ def _row(position: int, entry: Entry) -> Row:
         "asked": count(len(questions), "question"),
         "seeds": ", ".join(map(str, seeds)) or NOTHING,
         "segments": str(entry.segments.num),
-        "decided": "; ".join(decided) or NOTHING,
+        "decided": "; ".join(decided) or (NOTHING if entry.has_compared else "declared only"),
     }
     return row | ({"registration": _registered(entry)} if entry.registration else {})
 

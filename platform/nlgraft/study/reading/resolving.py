@@ -266,7 +266,7 @@ def _build_without_rules(
     is wrong with it; one without a default is built without its rules, as is the whole config.
 
     Raises:
-        ValidationError: The part's own rules refuse it, and it has a default.
+        Exception: The part's own rules refuse it or fail on refused values, and it has a default.
     """
     fields: dict[str, Any] = {}
     for name, field in model.model_fields.items():
@@ -287,7 +287,7 @@ def _build_without_rules(
                         if isinstance(entry, Mapping)
                     }
             elif len(parts) == 1 and isinstance(values[name], Mapping):
-                with suppress(ValidationError):
+                with suppress(Exception):
                     fields[name] = _build_without_rules(
                         parts[0], values[name], where, context, refused, has_default=not field.is_required()
                     )
@@ -300,7 +300,7 @@ def _build_without_rules(
     try:
         # Validated again as a whole, since defaults may depend on the values given.
         return model.model_validate(accepted, context=context)
-    except ValidationError:
+    except Exception:  # a rule that relies on a refused value may raise anything
         if has_default:
             raise
         return model.model_construct(**fields)
