@@ -37,7 +37,9 @@ def clock(seconds: float) -> str:
 
 
 def step_text(stage: str, step: int, num_steps: int | None, metrics: Mapping[str, float]) -> str:
-    """Describe a report of a stage: ``training step 300 of 2000, dev/loss 3.21``."""
+    """Describe a report of a stage: ``training step 300 of 2000, dev/loss 3.21``, ``encoded line 20000``."""
+    if num_steps is None and not metrics:
+        return f"{stage} line {step}"
     of = "" if num_steps is None else f" of {num_steps}"
     values = [f"{name} {value:.4g}" for name, value in metrics.items()]
     return ", ".join([f"{stage} step {step}{of}", *values])

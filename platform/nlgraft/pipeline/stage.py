@@ -303,7 +303,10 @@ class StageContext(Worker):
         return self.stage.seed
 
     def report(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Report metrics of this stage, e.g. ``dev/loss``, after a number of optimiser steps."""
+        """Report metrics of this stage, e.g. ``dev/loss``, after a number of optimiser steps.
+
+        Without metrics it says how many lines of text have been read.
+        """
         self.reporter.report(self.stage.name, step, metrics)
 
     def should_stop(self) -> str | None:

@@ -1,5 +1,6 @@
 """Systems of the shared pieces alone, on a few constructed sentences."""
 
+import io
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,6 +9,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from nlgraft.basics.errors import DataError
+from nlgraft.commands.progress import LineReporter
 from nlgraft.evaluation.sufficient import aggregate
 from nlgraft.nn.model_config import GenerationConfig, TransformerConfig
 from nlgraft.pipeline.execute import execute_stage
@@ -84,6 +86,14 @@ def test_two_sources_from_pieces(store):
     corpus = read_corpus(at("task_corpus") / "train")
     assert len(corpus.sources) == 2
     assert len(read_encoded(at("task_encoded"), "train")) == 60
+
+
+def test_encoding_says_how_far_it_is(store):
+    screen = io.StringIO()
+    for stage in StageGraph(texts(task="translation", num_sources=1).encoded).stages:
+        execute_stage(stage, store, reporter=LineReporter(screen))
+    lines = [f"task_encoded line {size}" for size in (60, 8) for _ in ("source 0", "target")]
+    assert screen.getvalue().splitlines() == lines
 
 
 def test_scores_under_a_prefix_keep_their_segments(store):

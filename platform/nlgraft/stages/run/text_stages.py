@@ -114,7 +114,7 @@ def encode(context: StageContext) -> None:
         parts = (
             (stream, part)
             for stream, role in settings.streams.items()
-            for part in _parts(corpus.lines(role), tokenizers[stream], settings.max_tokens, counts[stream])
+            for part in _parts(context, corpus.lines(role), tokenizers[stream], counts[stream])
         )
         write_encoded(context.directory / f"{split}.safetensors", parts)
         report |= {f"{split}/{stream}": _rates(numbers) for stream, numbers in counts.items()}
@@ -140,9 +140,10 @@ def _cut(lines: Ragged, tokenizer: Tokenizer, max_tokens: int | None) -> tuple[R
 
 
 def _parts(
-    lines: Iterable[str], tokenizer: Tokenizer, max_tokens: int | None, counts: Counter[str]
+    context: StageContext, lines: Iterable[str], tokenizer: Tokenizer, counts: Counter[str]
 ) -> Iterator[Ragged]:
-    """Encode lines in parts, and count."""
+    """Encode lines in parts, count them, and report how far it is."""
+    max_tokens = ENCODED.read(context)[0].max_tokens
     for chunk in chunks(lines):
         whole = Ragged.of(tokenizer.encode(chunk))
         cut, num_cut = _cut(whole, tokenizer, max_tokens)
@@ -151,6 +152,7 @@ def _parts(
         counts["tokens"] += len(whole.values)
         counts["words"] += sum(len(line.split()) for line in chunk)
         counts["unknown"] += int((whole.values == tokenizer.unknown_id).sum())
+        context.report(counts["lines"], {})
         yield cut
 
 
