@@ -1,6 +1,7 @@
 """What a report has shown decides what a later one may say: claims beside effects, figures, single cells."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +10,9 @@ from nlgraft.analysis.data.ledger import open_ledger
 from nlgraft.analysis.rendering.journals import ledger_sentences, ledger_table
 from nlgraft.analysis.rendering.typesetting import to_markdown
 from nlgraft.study.data.design import cells
+from nlgraft.study.public import Study
 
+SEARCHES = Path(__file__).parents[3] / "search_spaces"
 BLEU, ACCURACY = "test/bleu", "test/accuracy"
 ARM = {"target": "arm", "levels": ["random_init", "patt_eg"], "baseline": "random_init"}
 SIDES = {"target": "upstream", "levels": ["a", "b"], "baseline": "a"}
@@ -143,3 +146,19 @@ def test_a_paper_states_the_seeds_that_have_finished(shown, tmp_path):
     result.paper(tmp_path)
     numbers = "".join(path.read_text() for path in tmp_path.glob("numbers.tex"))
     assert r".seeds\endcsname{3}" in numbers
+
+
+def test_arms_that_differ_with_searched_settings_alone_are_questions_of_their_own(scored, store):
+    """Plain, own, random and pretrained have one stage graph before a merge is proposed."""
+    study = Study.from_yaml(SEARCHES / "prlm_fusion" / "search.yaml")
+    rng, means = np.random.default_rng(4), {"arm=own": 3, "arm=random": 2, "arm=pretrained": 9}
+    values = {
+        cell.label: {"test/bleu": 40 + means.get(cell.label, 0) + rng.standard_normal(3)}
+        for cell in cells(study)
+    }
+    result = replace(scored(study, values), store=store)
+    answers = [*result.against_baseline(), *(claim.comparison for claim in result.claims[1:])]
+    answers.sort(key=lambda answer: answer.p)
+    # Holm over five; .8 of the level is that of the first look, .8 of alpha that of the first declaration.
+    steps = [answer.p * (5 - rank) / 0.64 for rank, answer in enumerate(answers)]
+    assert [answer.p_holm for answer in answers] == pytest.approx(np.minimum(1, np.maximum.accumulate(steps)))

@@ -639,7 +639,11 @@ class RecordedResults(Results):
     @cached_property
     def _configs(self) -> dict[str, str]:
         """Digests of the cells' settings by label, with those of the search."""
-        return {cell.label: self._searched(cell_key(self.study, cell.cell, {})) for cell in self.cells}
+        configs = {cell.label: cell_key(self.study, cell.cell, {}) for cell in self.cells}
+        if self.study.search is None:
+            return configs
+        search = self.study.search.model_dump(mode="json")
+        return {label: fingerprint({"cell": config, "search": search}) for label, config in configs.items()}
 
     @cached_property
     def _keys(self) -> dict[str, str]:
@@ -650,7 +654,13 @@ class RecordedResults(Results):
         """
         if self.store is None:
             return {cell.label: cell.label for cell in self.cells}
-        keys = {cell.label: self._searched(cell_digest(self.study, cell.cell)) for cell in self.cells}
+        keys = {cell.label: cell_digest(self.study, cell.cell) for cell in self.cells}
+        if self.study.search is not None:
+            # Without searched values, which some arms alone read, cells may be equal.
+            keys = {
+                label: fingerprint({"cell": key, "searched": self._configs[label]})
+                for label, key in keys.items()
+            }
         main, own_keys = self.main_metric, {*keys.values()}
         scores = [
             (cell, values, entry.configs.get(cell))
@@ -672,10 +682,6 @@ class RecordedResults(Results):
             )
             keys[cell.label] = next(same, keys[cell.label])
         return keys
-
-    def _searched(self, key: str) -> str:
-        search = self.study.search
-        return key if search is None else fingerprint({"cell": key, "search": search.model_dump(mode="json")})
 
     def _plan_of(self, labels: Sequence[str], metric: str) -> Plan:
         if self.store is None:
