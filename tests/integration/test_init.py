@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from babel import Locale
+from tokenizers import ByteLevelBPETokenizer
 
 from nlgraft import api
 from nlgraft.basics.shipped import system_names
@@ -125,6 +126,18 @@ def test_an_opus_mt_is_taken_as_a_translator(place, text):
     study = Study.from_yaml("embedding_transfer.yaml")
     assert study.base["upstream"]["objective"] == "translation"
     assert api.plan(study).problems == []
+
+
+def test_the_old_and_the_new_vocabulary_of_a_causal_model_differ_even_for_little_text(place):
+    init("llm_vocabulary", *OPTIONS["llm_vocabulary"])
+    study = Study.from_yaml("llm_vocabulary.yaml")
+    sizes = (study.base["causal_lm"]["tokenizer"]["vocab_size"], study.base["vocabulary"]["size"])
+    vocabularies = []
+    for part, size in zip(("upstream", "downstream"), sizes, strict=True):
+        tokenizer = ByteLevelBPETokenizer()
+        tokenizer.train([study.data[part]["train"]["sources"]], vocab_size=size - 2, show_progress=False)
+        vocabularies.append(set(tokenizer.get_vocab()))
+    assert vocabularies[0] != vocabularies[1]
 
 
 def test_a_causal_model_meets_the_text_and_is_scored_on_its_old_domain(place):

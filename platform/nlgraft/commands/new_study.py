@@ -170,7 +170,7 @@ def write_study(
         "text_paths": [f"text.{language}" for language in dict.fromkeys(language_names)],
         "num_examples": len(splits["train"]),
         **_vocabularies(splits, pretraining),
-        "least_byte_tokens": LEAST_BYTE_TOKENS,
+        "least_byte_tokens": LEAST_BYTE_TOKENS + _LEAST_LEARNED,
         "score": _score(splits["dev"], notes),
         "tail": _TAIL.format(metric=f"dev/{metric}", direction=direction, seeds=[*range(1, num_seeds + 1)]),
         "claim": partial(_claim, metric),
