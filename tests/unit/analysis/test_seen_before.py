@@ -91,6 +91,17 @@ def test_where_every_score_is_the_baselines_the_setting_is_doubted_and_no_seed_i
     assert (compared.standing, compared.seeds_needed) == ("open", None)
 
 
+def test_a_tie_on_a_further_metric_doubts_no_setting_and_constant_scores_doubt_the_seed(make_study, scored):
+    study = make_study(factors={"arm": ARM}, claims=[], published=[])
+    tie, up = np.array([50.0, 51.0, 52.0]), np.array([30.0, 30.5, 31.5])
+    low, high = {BLEU: up, ACCURACY: tie}, {BLEU: 2 * up, ACCURACY: tie}
+    compared = scored(study, {"baseline": low, "arm=patt_eg": high}).compare("arm=patt_eg", metric=ACCURACY)
+    assert not any("does the setting reach" in note for note in compared.notes)
+    low, high = {BLEU: np.full(3, 30.0)}, {BLEU: np.full(3, 31.0)}
+    compared = scored(study, {"baseline": low, "arm=patt_eg": high}).compare("arm=patt_eg")
+    assert any("does the seed reach what computes test/bleu" in note for note in compared.notes)
+
+
 @pytest.mark.parametrize("has_arm", [False, True])
 def test_seeds_chosen_by_the_baseline_alone_decide_nothing(shown, store, has_arm):
     rng = np.random.default_rng(5)

@@ -14,7 +14,7 @@ _CANCELLED = 1e-9
 
 
 def limited(
-    comparison: Comparison, metric: Metric, terms: Sequence[Term], crowded: Collection[str]
+    comparison: Comparison, metric: Metric, terms: Sequence[Term], crowded: Collection[str], main: str
 ) -> Comparison:
     """Leave open what no number of seeds can decide, and name the stages that were trained once for all.
 
@@ -23,15 +23,19 @@ def limited(
         metric: Its metric.
         terms: Its cells.
         crowded: Fingerprints of the stages that shared their machine.
+        main: The study's main metric.
     """
     # What config and data determine has no noise that seeds could show.
     if metric.is_fixed:
         return comparison
-    if comparison.is_same and not metric.is_time:
+    # Numbers of steps, say, may tie by chance.
+    if comparison.is_same and not metric.is_time and len(set(_scores(comparison, main, terms))) == 1:
         note = f"every score equals that of {comparison.b}: does the setting reach what computes it?"
         comparison = comparison.noted(note)
     if comparison.is_exact:  # seeds that tie by chance make nothing certain
         tie = "the metric may vary with the seed, so there is nothing to test"
+        if not _do_vary(comparison, terms):
+            tie = f"no score varies with the seed: does the seed reach what computes {comparison.metric}?"
         comparison = comparison.noted(tie, is_exact=False)
     if (
         comparison.estimate is not None
@@ -58,8 +62,13 @@ def _left_open(comparison: Comparison, because: str, note: str) -> Comparison:
 
 def _do_vary(comparison: Comparison, terms: Sequence[Term]) -> bool:
     """True if the score of some cell depends on the seed, as that of a cell without training does not."""
-    measured = [term.cell.measured(term.metric, comparison.seeds).values() for term in terms]
-    return any(len({score.value for score in values}) > 1 for values in measured)
+    return any(len(set(scores)) > 1 for scores in _scores(comparison, comparison.metric, terms))
+
+
+def _scores(comparison: Comparison, metric: str, terms: Sequence[Term]) -> list[tuple[float, ...]]:
+    """List the scores of each cell, over the seeds of the comparison."""
+    measured = [term.cell.measured(metric, comparison.seeds) for term in terms]
+    return [tuple(score.value for score in scores.values()) for scores in measured]
 
 
 def _not_alike(metric: Metric, cells: Sequence[CellResult]) -> tuple[str, str] | None:

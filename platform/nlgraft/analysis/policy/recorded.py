@@ -286,7 +286,9 @@ class RecordedResults(Results):
     def _limited(self, comparison: Comparison, terms: Sequence[Term]) -> Comparison:
         """Leave open what no number of seeds can decide, and name the stages that were trained once."""
         metric = self.system.metrics[comparison.metric]
-        comparison = limited(replace(comparison, unit=metric.unit), metric, terms, self.provenance.crowded)
+        comparison = limited(
+            replace(comparison, unit=metric.unit), metric, terms, self.provenance.crowded, self.main_metric
+        )
         is_main = comparison.metric == self.main_metric
         if comparison.open_because or not is_main or not all(self.unlearned(term.cell) for term in terms):
             return comparison
@@ -525,7 +527,7 @@ class RecordedResults(Results):
         texts = [match[0] for path in paths if (match := re.match(r"(?:\w+\.)*?test\w*", path))]
         # What a model is pretrained on may have test lines of its own.
         texts.sort(key=lambda text: not text.startswith(("downstream.", "task.")))
-        return f"nlgraft register {self.study.name} data.{next(iter(texts), 'test')}=..."
+        return f"nlgraft register {self.study.name} data.{next(iter([*texts, *paths]), 'test')}=..."
 
     @cached_property
     def _renewed(self) -> set[str]:

@@ -78,7 +78,7 @@ def headline(result: RecordedResults) -> str:
         for kind, labels in by_kind.items()
         if labels
     ]
-    text = f"On {main}{_condition(measured)}: {', '.join(parts) or 'no cell is compared with the baseline'}."
+    text = f"On {main}{_condition(measured)}: {', '.join(parts) or 'no cell has a verdict of its own'}."
     if max(comparison.num_seeds for comparison in measured) < 2:
         text += " One seed says nothing about training noise, so nothing is decided."
     if unknown := [comparison.a for comparison in compared if comparison.difference is None]:
