@@ -34,6 +34,15 @@ _COMPARED = (
     *("standing", "is_within_margin", "smallest_detectable", "seeds_needed"),
 )
 _NUM_EXAMPLES, _MOST_CELLS_WITH_TEXT = 5, 12
+_SIGNS_IN_LATEX = {
+    "block_start_string": "<%",
+    "block_end_string": "%>",
+    "variable_start_string": "<<",
+    "variable_end_string": ">>",
+    "comment_start_string": "<#",
+    "comment_end_string": "#>",
+}
+"""Signs of templates of LaTeX, which needs the usual ones itself."""
 
 
 def render(result: RecordedResults, kind: str, beside: Sequence[RecordedResults] = ()) -> str:
@@ -112,18 +121,20 @@ def html_table(table: typesetting.Table, caption: str) -> str:
 
 
 def template(name: str) -> jinja2.Template:
-    """Load a template of this folder; HTML is escaped, of Markdown what is put in is made inert."""
+    """Load a template of this folder; what is put into it is escaped for HTML, Markdown or LaTeX."""
     import jinja2  # which Python's callers need not pay for
 
-    is_html = name.endswith(".html.j2")
+    kind = name.split(".")[1]
+    escape = inert_markdown if kind == "md" else typesetting.escape_latex
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("nlgraft.analysis.rendering"),
-        autoescape=is_html,
+        autoescape=kind == "html",
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
-        # Markdown: all that a template puts in is escaped, but for what it calls safe.
-        finalize=None if is_html else lambda value: inert_markdown(value) if type(value) is str else value,
+        # All text that a template puts in is escaped, but for what it calls safe.
+        finalize=None if kind == "html" else lambda value: escape(value) if type(value) is str else value,
+        **({} if kind in ("html", "md") else _SIGNS_IN_LATEX),
     )
     environment.filters["markdown"] = typesetting.to_markdown
     return environment.get_template(name)
