@@ -14,7 +14,7 @@ from sacrebleu.significance import PairedTest, _compute_p_value
 from nlgraft.analysis.estimates.resampling import (
     bootstrap_counts,
     bootstrap_scores,
-    holm,
+    holm_either,
     interval,
     p_value,
     spread,
@@ -89,9 +89,10 @@ def test_interval_is_the_percentiles_around_the_difference():
 
 def test_holm_by_hand():
     # sorted: .01*4, .02*3, .03*2, .2*1, made monotone
-    assert holm([0.02, 0.2, 0.01, 0.03]) == pytest.approx([0.06, 0.2, 0.04, 0.06])
-    assert holm([0.5, None, 0.9]) == [1.0, None, 1.0]
-    assert holm([]) == []
+    adjusted = holm_either([(p, None) for p in (0.02, 0.2, 0.01, 0.03)])
+    assert [p for p, _ in adjusted] == pytest.approx([0.06, 0.2, 0.04, 0.06])
+    assert holm_either([(0.5, None), (None, None), (0.9, None)]) == [(1.0, None), (None, None), (1.0, None)]
+    assert holm_either([]) == []
 
 
 def test_spread_of_one_seed_is_the_segment_draws():

@@ -14,8 +14,7 @@ from nlgraft.analysis.policy.recorded import RecordedResults
 from nlgraft.analysis.rendering.figures import KINDS, PAPER, WIDE, Drawing
 from nlgraft.analysis.rendering.journals import ledger_sentences
 from nlgraft.analysis.rendering.prose import fairness, method
-from nlgraft.analysis.rendering.report import latex_tables, template
-from nlgraft.analysis.rendering.sections import sections
+from nlgraft.analysis.rendering.report import latex_tables, sections
 from nlgraft.analysis.rendering.tables import (
     caption,
     column_decimals,
@@ -35,40 +34,11 @@ from nlgraft.analysis.rendering.typesetting import (
     number,
     probability,
     slug,
+    template,
     unique_slugs,
 )
 from nlgraft.basics.wording import count
 from nlgraft.study.data.system import System
-
-
-class Numbers(dict[str, str]):
-    """Numbers of one study by key, without the study's name.
-
-    Args:
-        result: The result.
-        cost: What it took.
-        sizes: Examples by corpus and split.
-
-    Attributes:
-        study: The study's name, as it stands in macros.
-    """
-
-    def __init__(self, result: RecordedResults, cost: Cost, sizes: Mapping[str, Mapping[str, int]]) -> None:
-        self.study = slug(result.study.variant)
-        keyed = dict(chain(_of_study(result, cost), _of_cells(result)))
-        for corpus, splits in sizes.items():
-            keyed |= {f"examples.{slug(corpus)}.{slug(split)}": f"{num:,}" for split, num in splits.items()}
-        keyed |= {f"claim.{index}.verdict": claim.text for index, claim in enumerate(result.claims, start=1)}
-        super().__init__(keyed)
-
-    def macro(self, key: str) -> str:
-        r"""Return the macro of a number; the study's name is in it, so that a paper may hold several.
-
-        Raises:
-            KeyError: There is no such number.
-        """
-        self[key]
-        return rf"\nlgraft{{{self.study}.{key}}}"
 
 
 def _of_study(result: RecordedResults, cost: Cost) -> Iterator[tuple[str, str]]:
@@ -163,7 +133,10 @@ def bibliography(system: System) -> str:
     )
 
 
-_TEXTS = ("paper.tex", "numbers.tex", "methods.tex", "figures.tex", "examples.tex", "checklist.md")
+_TEXTS = (
+    *("paper.tex", "numbers.tex", "methods.tex", "tables.tex", "figures.tex", "examples.tex"),
+    *("references.bib", "checklist.md"),
+)
 Figures = Mapping[str, tuple[Drawing, str]]
 """Figures by their names, with what their captions say."""
 
@@ -173,24 +146,26 @@ def paper_texts(result: RecordedResults, figures: Figures) -> dict[str, str]:
     parts, signed = sections(result), signatures(result)
     sizes = split_sizes(result.cells, result.store)
     cost = cost_of(result.trials, result.store)
-    numbers = Numbers(result, cost, sizes)
+    numbers = dict(chain(_of_study(result, cost), _of_cells(result)))
+    for corpus, splits in sizes.items():
+        numbers |= {f"examples.{slug(corpus)}.{slug(split)}": f"{num:,}" for split, num in splits.items()}
+    numbers |= {f"claim.{index}.verdict": claim.text for index, claim in enumerate(result.claims, start=1)}
     parameters = [name for name in _PARAMETERS if name in result.metrics]
-    versions = result.provenance.versions
     tables = {section.name: section.table for section in parts} | {
         "parameters": metrics_table(result, parameters) if parameters else None,
         "sizes": make_table(
             {"corpus (examples)": corpus} | {split: f"{num:,}" for split, num in splits.items()}
             for corpus, splits in sizes.items()
         ),
-        "packages": _pairs(("package", "version"), versions, "{}"),
+        "packages": _pairs(("package", "version"), result.provenance.versions, "{}"),
         "signatures": _pairs(("metric", "signature"), signed, "`{}`"),
     }
     facts = {
         "result": result,
         "study": result.study,
         "key": paper_key(result.system),
+        "label": slug(result.study.variant),  # in every macro, since a paper may hold several studies
         "numbers": numbers,
-        "macro": numbers.macro,
         "sizes": sizes,
         "cost": cost,
         "tables": tables,
@@ -204,8 +179,8 @@ def paper_texts(result: RecordedResults, figures: Figures) -> dict[str, str]:
         "hours": hours_text,
         "cut": _cut,
     }
-    texts = {name: template(f"{name}.j2").render(facts) for name in _TEXTS}
-    return texts | {"tables.tex": latex_tables(result, parts), "references.bib": bibliography(result.system)}
+    texts = {"tables.tex": latex_tables(result, parts), "references.bib": bibliography(result.system)}
+    return {name: texts.get(name) or template(f"{name}.j2").render(facts) for name in _TEXTS}
 
 
 def _pairs(header: tuple[str, str], texts_of: Mapping[str, Iterable[str]], form: str) -> Table:
