@@ -14,7 +14,7 @@ from nlgraft.study.data.design import axes_of
 
 ARM = {"target": "arm", "levels": ["random_init", "avg_eg", "patt_eg"], "baseline": "random_init"}
 LR = {"target": "lr", "levels": [1e-3, 1e-2], "baseline": 1e-3}
-CROSSED = {"factors": {"arm": ARM, "lr": LR}, "design": {"kind": "full"}, "published": [], "claims": []}
+CROSSED = {"factors": {"arm": ARM, "lr": LR}, "design": {"kind": "full"}, "claims": []}
 
 
 def weights_of(study):

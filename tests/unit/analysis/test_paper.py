@@ -16,7 +16,6 @@ import sacrebleu
 
 from nlgraft.analysis.policy.examples import examples_of
 from nlgraft.analysis.rendering import paper as paper_module
-from nlgraft.analysis.rendering.paper import bibliography, paper_key
 from nlgraft.analysis.rendering.typesetting import escape_latex, make_table, to_latex, unique_slugs
 from nlgraft.analysis.study_result import StudyResult
 from nlgraft.basics.shipped import system_names
@@ -248,11 +247,11 @@ def test_labels_that_reduce_to_the_same_keep_apart():
 @pytest.mark.parametrize("path", sorted({*system_names()} - {"trainables.command"}))  # it has no paper
 def test_every_system_has_an_entry_with_authors_year_and_address(path):
     system = load_system(path)
-    text = bibliography(system)
-    assert re.match(r"% .*\n@(inproceedings|misc)\{" + paper_key(system) + ",", text)
+    text = paper_module.bibliography(system)
+    assert re.match(r"% .*\n@(inproceedings|misc)\{" + paper_module.paper_key(system) + ",", text)
     for field in ("author", "title", "year", "url"):
         assert f"  {field} = {{" in text
-    assert re.fullmatch(r"[a-z]+(19|20)\d\d", paper_key(system))
+    assert re.fullmatch(r"[a-z]+(19|20)\d\d", paper_module.paper_key(system))
     assert text.count("{") == text.count("}")
 
 

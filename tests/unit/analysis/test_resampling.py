@@ -4,6 +4,7 @@ import hashlib
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,20 +22,11 @@ from nlgraft.analysis.estimates.resampling import (
 )
 from nlgraft.evaluation.sufficient import aggregate, segment_rows
 
-
-def segment_statistics(metric, hypotheses, references):
-    return segment_rows(metric, hypotheses, references)[0]
-
-
 WORDS = [f"w{index}" for index in range(40)]
 
 
 def mean_score(sums):
     return sums[..., 0] / sums[..., 1]
-
-
-def bleu(sums):
-    return aggregate("bleu", sums)
 
 
 def texts(num_segments, noise_a, noise_b, seed=3):
@@ -124,11 +116,8 @@ def test_p_agrees_with_sacrebleus_two_sided_test(name, noises):
         [("base", b), ("ours", a)], {"M": metric}, [references], test_type="ar", n_samples=500
     )()
     expected = next(row for key, row in scores.items() if key != "System")[1]
-    statistics = [segment_statistics(name, side, references) for side in (a, b)]
-
-    def score(sums):
-        return aggregate(name, sums)
-
+    statistics = [segment_rows(name, side, references)[0] for side in (a, b)]
+    score = partial(aggregate, name)
     ours, base = (float(score(rows.sum(0))) for rows in statistics)
     draws = bootstrap_scores(statistics, score, 500)
     gaps = draws[0] - draws[1]
@@ -142,7 +131,8 @@ def test_bootstrap_draws_are_those_of_sacrebleu():
         [("base", b), ("ours", a)], {"M": BLEU()}, [references], test_type="bs", n_samples=500
     )()
     expected = scores["BLEU"][1]
-    statistics = [segment_statistics("bleu", side, references) for side in (a, b)]
+    statistics = [segment_rows("bleu", side, references)[0] for side in (a, b)]
+    bleu = partial(aggregate, "bleu")
     draws = bootstrap_scores(statistics, bleu, 500)
     assert draws[0].mean() == pytest.approx(expected.mean, abs=1e-4)
     gaps = np.abs(draws[0] - draws[1])
