@@ -37,11 +37,7 @@ def rows_of(result: StudyResult) -> Iterator[PublishedNoise]:
     for name in result.metrics:
         if result.system.metrics[name].split is None or result.system.metrics[name].is_time:
             continue
-        measured = {cell.cell.label: cell.measured(name) for cell in result.cells}
-        scores = {
-            label: {seed: trial.value for seed, trial in by_seed.items()}
-            for label, by_seed in measured.items()
-        }
+        scores = {cell.label: cell.values(name) for cell in result.cells}
         values = [value for by_seed in scores.values() for value in by_seed.values()]
         for kinds, pair in by_kinds.items():
             pooled = study_variance(trainings, scores, kinds)

@@ -28,8 +28,7 @@ from nlgraft.analysis.data.ledger import (
 from nlgraft.analysis.estimates.comparison import Comparison
 from nlgraft.analysis.estimates.noise_prior import applicable, moderated, prior_from, study_variance
 from nlgraft.analysis.estimates.resampling import Either, open_as_one
-from nlgraft.analysis.policy.planned import over_looks
-from nlgraft.analysis.policy.rules import FIRST, Rules, corrected, p_of_looks
+from nlgraft.analysis.policy.rules import FIRST, Rules, corrected, over_looks, p_of_looks
 
 Judge = Literal["file", "ledger"]
 Pair = tuple[str, str]

@@ -22,7 +22,7 @@ UNREAD = {
     "Python itself": {"__getattr__", "__class__"},
     "notebooks": {"_repr_html_"},
     "click": {"format_commands"},
-    "the page of a report, a template": {"is_folded"},
+    "templates of reports and papers": {"is_folded", "why_none", "num_again", "num_elsewhere", "elsewhere_s"},
     "Ray Tune calls its searcher and callbacks, and reads bases of a trainable": {
         "suggest", "restore", "checkpoint_path", "iteration", "__mixins__",
     },

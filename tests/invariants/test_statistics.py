@@ -16,7 +16,6 @@ from nlgraft.analysis.estimates.noise_prior import Estimate, moderated
 from nlgraft.analysis.estimates.power import smallest_detectable
 from nlgraft.analysis.estimates.resampling import (
     bootstrap_scores,
-    holm,
     holm_either,
     interval,
     p_value,
@@ -132,7 +131,7 @@ def test_an_aa_study_rejects_no_more_often_than_alpha(noise):
             for k in range(1, num_cells + 1)
         ]
         rejected += sum(comparison.p <= 0.05 for comparison in comparisons)
-        familywise += any(p <= 0.05 for p in holm([comparison.p for comparison in comparisons]))
+        familywise += num_cells * min(comparison.p for comparison in comparisons) <= 0.05
     assert rejected / (studies * num_cells) <= most_at_alpha(studies)
     assert familywise / studies <= most_at_alpha(studies)
 
@@ -209,7 +208,7 @@ def test_planned_looks_reject_no_more_often_than_alpha():
         [p_over_looks(dict(zip(LOOKS, arm, strict=True)), LOOKS) for arm in p_of_study]
         for p_of_study in p_values
     ]
-    familywise = np.mean([min(holm(p_of_study)) <= 0.05 for p_of_study in planned])
+    familywise = np.mean([arms * min(p_of_study) <= 0.05 for p_of_study in planned])
     unplanned = np.mean(np.min(p_values[:, 0], axis=-1) <= 0.05)
     assert familywise <= most_at_alpha(studies)
     assert unplanned > 0.1, "why a look needs a plan"

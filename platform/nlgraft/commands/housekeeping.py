@@ -265,8 +265,7 @@ def compare(
     same call with twice or four times the seeds is its next look.
     """
     from nlgraft.analysis.data.score_tables import read_scores
-    from nlgraft.analysis.policy.hypotheses import compare_systems
-    from nlgraft.analysis.policy.score_comparison import compare_scores
+    from nlgraft.analysis.policy.hypotheses import compare_scores, compare_systems
     from nlgraft.analysis.rendering.report import render_systems
     from nlgraft.analysis.rendering.tables import systems_table
     from nlgraft.commands.terminal import show_table

@@ -5,6 +5,7 @@ import json
 import sys
 import types
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -254,16 +255,68 @@ def scored():
 
 
 @pytest.fixture(scope="session")
-def make_study():
-    """Build a variant of the made-up study."""
-    return lambda **changes: Study.from_dict({**STUDY, **changes})
+def with_trials():
+    """Change the replicates of a result: what ``changes`` says of a cell's label and the place of a seed."""
+
+    def change(result, changes):
+        cells = [
+            replace(
+                cell,
+                trials=tuple(replace(trial, **changes(cell.label, n)) for n, trial in enumerate(cell.trials)),
+            )
+            for cell in result.cells
+        ]
+        return replace(result, cells=tuple(cells))
+
+    return change
 
 
 @pytest.fixture(scope="session")
-def make_small_study(make_study):
-    """Build a variant of the study with two arms and one claim."""
-    factors = {"arm": {"target": "arm", "levels": ["random_init", "patt_eg"], "baseline": "random_init"}}
-    return lambda **changes: make_study(**{"factors": factors, "claims": STUDY["claims"][:1], **changes})
+def with_search():
+    """Put search trials into the first cell of a result: their params, and objectives or states."""
+
+    def put(result, tried, **fields):
+        cell, metric = result.cells[0], result.study.objective.metric
+        trials = []
+        for number, (params, value) in enumerate(tried):
+            state, metrics = (value, {}) if isinstance(value, str) else ("finished", {metric: value})
+            record = TrialRecord(
+                fingerprint=str(number), config={}, seed=0, state=state, metrics=metrics, **fields
+            )
+            identity = ("search", cell.cell, 0, str(number), state)
+            trials.append(TrialResult(*identity, params=params, number=number, record=record))
+        return replace(result, cells=(replace(cell, search=tuple(trials)), *result.cells[1:]))
+
+    return put
+
+
+@pytest.fixture(scope="session")
+def make_study():
+    """Build a variant of the made-up study; its figures are published for claims that name no metric."""
+
+    def build(**changes):
+        claims = changes.get("claims", STUDY["claims"])
+        has_figures = any("metric" not in claim for claim in claims)
+        return Study.from_dict({**STUDY, **({} if has_figures else {"published": []}), **changes})
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def make_arms(make_study):
+    """Build a variant of the study with other arms, the first of them the baseline, and without claims."""
+
+    def build(arms, **changes):
+        factor = {"target": "arm", "levels": list(arms), "baseline": arms[0]}
+        return make_study(**{"factors": {"arm": factor}, "claims": [], **changes})
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def make_small_study(make_arms):
+    """Build a variant of the study with two arms and without claims."""
+    return lambda **changes: make_arms(["random_init", "patt_eg"], **changes)
 
 
 @pytest.fixture(scope="session")

@@ -8,15 +8,15 @@ from nlgraft.basics.errors import DataError, NlgraftError
 from tests.commands import json_of, write_study
 from tests.commands import nlgraft as command
 
-ARMS = {"arm": {"target": "arm", "levels": ["random_init", "avg_eg", "patt_eg"], "baseline": "random_init"}}
+ARMS = ["random_init", "avg_eg", "patt_eg"]
 
 
 @pytest.fixture
-def at_scale(make_study, scored):
+def at_scale(make_arms, scored):
     """Build the result of a scale from its scores: by metric, a list of seeds for each of three arms."""
 
     def build(name, **metrics):
-        study = make_study(name=name, factors=ARMS, claims=[], seeds=[1, 2, 3])
+        study = make_arms(ARMS, name=name, seeds=[1, 2, 3])
         labels = ("baseline", "arm=avg_eg", "arm=patt_eg")
         scores = {
             label: {metric.replace("_", "/"): values[index] for metric, values in metrics.items()}
@@ -94,10 +94,9 @@ def test_what_cannot_be_compared_is_refused(at_scale):
         agreement([large, large], "dev/loss")
 
 
-def test_the_command_reads_what_has_finished_and_names_what_has_not(make_study, run, store, tmp_path):
-    document = make_study(
-        factors=ARMS,
-        claims=[],
+def test_the_command_reads_what_has_finished_and_names_what_has_not(make_arms, run, store, tmp_path):
+    document = make_arms(
+        ARMS,
         seeds=[1, 2],
         storage={"path": store.uri},
         scales={"small": {"base": {"segments": 10}}, "large": {"base": {"segments": 80}}},

@@ -63,7 +63,7 @@ def test_a_claim_within_a_cell_is_paired_by_seed_and_segment(make_study, store, 
         {"better": "patt_eg", "worse": "random_init", "metric": "test/bleu", "worse_metric": "dev/bleu"},
     ]
     claims = [claim | {"source": "ours", "data": {"upstream.domain": "a"}} for claim in claims]
-    analysis = run(make_study(claims=claims, published=[], analysis={"family": "claims"}), store)
+    analysis = run(make_study(claims=claims, analysis={"family": "claims"}), store)
     patt, start = analysis.cell("patt_eg"), analysis.cell("random_init")
     within, across = analysis.claims
     test, dev = patt.mean("test/bleu"), patt.mean("dev/bleu")
@@ -78,10 +78,7 @@ def test_a_claim_within_a_cell_is_paired_by_seed_and_segment(make_study, store, 
 
 def test_no_format_sets_a_figure_beside_other_data(make_study, scored, crossed):
     study = make_study(**{**crossed.study.to_dict(), "data": {"corpus": "conlang"}})
-    scores = {
-        cell.cell.label: {"test/bleu": [score.value for score in cell.measured("test/bleu").values()]}
-        for cell in crossed.cells
-    }
+    scores = {cell.label: {"test/bleu": [*cell.values("test/bleu").values()]} for cell in crossed.cells}
     analysis = scored(study, scores)
     assert [answer.verdict for answer in analysis.claims] == ["same direction"] * 4
     assert all("supported" not in claim["answer"] for claim in analysis.to_json()["claims"])

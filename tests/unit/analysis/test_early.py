@@ -23,7 +23,7 @@ def test_steps_to_a_loss_lie_between_two_evaluations():
 
 
 def test_a_cell_that_learns_sooner_has_fewer_steps_to_the_baselines_best(make_small_study, run, store):
-    analysis = run(make_small_study(claims=[]), store)
+    analysis = run(make_small_study(), store)
     base, arm = analysis.baseline, analysis.cell("patt_eg")
     for trial, other in zip(base.trials, arm.trials, strict=True):
         points = np.array(trial.record.curves["dev/loss"])[:, :2]

@@ -7,16 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nlgraft.analysis.data.trials import CellResult, TrialResult
 from nlgraft.analysis.estimates.expected_best import expected_best, expected_maximum, on_new_seeds
-from nlgraft.analysis.rendering.search_tables import expected_best_table
-from nlgraft.pipeline.trial import TrialRecord
-
-
-def test_the_expectation_is_that_of_the_best_of_n_draws():
-    # 1, 2, 4: weights 1/3 each; 1/9, 3/9, 5/9; 1/27, 7/27, 19/27
-    expectations = expected_maximum(np.array([4.0, 1.0, 2.0]))
-    assert expectations == pytest.approx([7 / 3, 27 / 9, 91 / 27])
 
 
 def test_it_equals_the_mean_over_all_draws():
@@ -27,7 +18,7 @@ def test_it_equals_the_mean_over_all_draws():
 
 
 @pytest.fixture
-def searched(make_small_study, scored):
+def searched(make_small_study, scored, with_search):
     """Build a result whose first cell has search trials of these values; None is a trial that failed."""
 
     def build(values, direction="maximize"):
@@ -35,28 +26,16 @@ def searched(make_small_study, scored):
         study = make_small_study(
             search={"space": {"lr": {"type": "float", "low": 0.1, "high": 1.0}}, "trials": len(values)},
             objective={"metric": metric, "direction": direction},
-            claims=[],
-            published=[],
             resources={"workers": 2},
         )
         scores = {"dev/bleu": [20.0, 21.0, 22.0], "dev/loss": [3.0, 2.9, 2.8]}
         result = scored(study, {"baseline": scores, "arm=patt_eg": scores})
-        cell, other = result.cells
-        trials = []
-        for number, value in enumerate(values):
-            state = "failed" if value is None else "finished"
-            record = TrialRecord(
-                fingerprint=str(number), config={}, seed=0, state=state,
-                metrics={} if value is None else {metric: value},
-                curves={"dev/loss": [[step, 3.0, 0] for step in range(0, 101 + number, 50)],
-                        "upstream/dev/loss": [[9000, 3.0, 0]], "source_lm/dev_loss": [[9000, 3.0, 0]]},
-                started_at=100.0, ended_at=110.0,
-            )  # fmt: skip
-            trials.append(
-                TrialResult("search", cell.cell, 0, str(number), state, number=number, record=record)
-            )
-        result.cells = (CellResult(cell.cell, cell.trials, tuple(trials)), other)
-        return result
+        points = [[step, 3.0, 0] for step in (0, 50, 100)]
+        others = {name: [[9000, 3.0, 0]] for name in ("upstream/dev/loss", "source_lm/dev_loss")}
+        tried = [({}, "failed" if value is None else value) for value in values]
+        return with_search(
+            result, tried, curves={"dev/loss": points, **others}, started_at=100.0, ended_at=110.0
+        )
 
     return build
 
@@ -128,13 +107,6 @@ def test_every_format_shows_it(searched):
     assert "Trials without a value count as the worst finished one: baseline 1." in text
     assert "Dodge et al. 2019" in text
     assert "dev/bleu by search trials" in result.render("html")
-
-
-def test_studies_without_a_search_have_none(make_small_study, scored):
-    scores = {"test/bleu": [20.0, 21.0, 22.0]}
-    result = scored(make_small_study(claims=[], published=[]), {"baseline": scores, "arm=patt_eg": scores})
-    assert "search" not in result.to_json()["cells"][0]
-    assert expected_best_table(result) is None
 
 
 def test_the_band_is_called_what_it_is(searched):

@@ -1,7 +1,5 @@
 """Which questions p-values are corrected over: the declared family, run or not."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -44,11 +42,10 @@ def test_the_family_of_claims_leaves_other_cells_uncorrected(make_study, result)
     )
 
 
-def test_samples_grow_with_the_family(make_study, scored):
+def test_samples_grow_with_the_family(make_arms, scored):
     """With 1,000 resamples no p is below 1 / 1001, which Holm multiplies by sixty."""
     arms = [f"a{index}" for index in range(61)]
-    factors = {"arm": {"target": "arm", "levels": arms, "baseline": "a0"}}
-    study = make_study(factors=factors, published=[], claims=[], seeds=[1, 2, 3, 4, 5])
+    study = make_arms(arms, seeds=[1, 2, 3, 4, 5])
     rng = np.random.default_rng(0)
     scores = {cell.label: {"test/bleu": 30 + 0.1 * rng.standard_normal(5)} for cell in cells(study)}
     scores["arm=a7"]["test/bleu"] += 20
@@ -60,7 +57,7 @@ def test_samples_grow_with_the_family(make_study, scored):
 
 
 @pytest.fixture
-def family(make_study, scored):
+def family(make_study, scored, with_trials):
     """Four arms and three claims of which one is between arms: five questions on test/bleu."""
     study = make_study(
         claims=[
@@ -68,7 +65,6 @@ def family(make_study, scored):
             {"better": "patt_eg", "worse": "avg_eg", "metric": "test/bleu", "source": "a table"},
             {"better": "att_eg", "worse": "random_init", "metric": "test/bleu", "source": "a table"},
         ],
-        published=[],
     )
     base = np.array([20.0, 20.3, 19.8])
     gaps = {
@@ -79,14 +75,8 @@ def family(make_study, scored):
 
     def build(ran=tuple(gaps), state="planned"):
         analysis = scored(study, {label: {"test/bleu": base + gap} for label, gap in gaps.items()})
-        changed = [
-            cell if cell.cell.label in ran
-            else replace(cell, trials=tuple(
-                replace(trial, state=state, record=None) for trial in cell.trials
-            ))
-            for cell in analysis.cells
-        ]  # fmt: skip
-        return replace(analysis, cells=tuple(changed))
+        unfinished = {"state": state, "record": None}
+        return with_trials(analysis, lambda label, _: {} if label in ran else unfinished)
 
     return build
 

@@ -17,15 +17,10 @@ UNCLEAR = 0.5 + np.array([-0.6, 1.2, 0.1, 0.9, -0.4, 0.7, 0.2, 1.3, 0.4, 0.6])
 
 
 @pytest.fixture
-def make_planned(make_study):
+def make_planned(make_arms):
     def build(looks=(3, 5, 10), arms=ARMS, **settings):
-        return make_study(
-            factors={"arm": {"target": "arm", "levels": arms, "baseline": "random_init"}},
-            seeds=list(range(looks[-1])),
-            sequential={"looks": list(looks), **settings},
-            claims=[],
-            published=[],
-        )
+        sequential = {"looks": list(looks), **settings}
+        return make_arms(arms, seeds=list(range(looks[-1])), sequential=sequential)
 
     return build
 

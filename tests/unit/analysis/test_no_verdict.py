@@ -26,9 +26,7 @@ def pretrained(make_study, run, store, **base):
         }
         for name in ("a", "b")
     ]
-    study = make_study(
-        factors=factors, base={"segments": 200, **base}, published=[], claims=claims, seeds=[1, 2, 3, 4, 5]
-    )
+    study = make_study(factors=factors, base={"segments": 200, **base}, claims=claims, seeds=[1, 2, 3, 4, 5])
     return run(study, store)
 
 
@@ -118,7 +116,7 @@ def test_losses_per_token_of_different_vocabularies_get_no_verdict(make_small_st
 
 @pytest.mark.parametrize("length", [14.9, 21.7])
 def test_learning_curves_of_unlike_vocabularies_are_marked(make_small_study, scored, length):
-    study = make_small_study(claims=[])
+    study = make_small_study()
     lengths = {"baseline": [14.9] * 3, "arm=patt_eg": [length] * 3}
     result = scored(study, {label: {"dev/reference_length": values} for label, values in lengths.items()})
     for trial in (trial for cell in result.cells for trial in cell.trials):
@@ -149,7 +147,7 @@ def test_speeds_of_trials_that_ran_beside_others_get_no_verdict(make_small_study
 
 def test_seeds_whose_differences_tie_by_chance_get_no_verdict(make_small_study, scored):
     """Their noise is unknown, and that of the test set alone would make a star of any difference."""
-    study = make_small_study(seeds=[1, 2], claims=declared("test/accuracy"), published=[])
+    study = make_small_study(seeds=[1, 2], claims=declared("test/accuracy"))
     rows = np.array([[float(index % 2), 1.0] for index in range(400)])
 
     def judged(values):

@@ -14,9 +14,8 @@ import pandas as pd
 import pytest
 import sacrebleu
 
-from nlgraft.analysis.data.provenance import cost_of
 from nlgraft.analysis.policy.examples import examples_of
-from nlgraft.analysis.rendering.paper import Numbers, bibliography, methods_paragraph, paper_key
+from nlgraft.analysis.rendering import paper as paper_module
 from nlgraft.analysis.rendering.typesetting import escape_latex, make_table, to_latex, unique_slugs
 from nlgraft.analysis.study_result import StudyResult
 from nlgraft.basics.shipped import system_names
@@ -73,20 +72,21 @@ def test_its_tables_are_those_of_the_latex_report(result, paper):
     assert paper[1]["tables.tex"] == result.render("latex")
 
 
-def test_the_name_of_a_further_test_set_breaks_nothing(result):
-    sizes = {"text": {"train": 9000, "test_old_news": 300}}
-    numbers = Numbers(result, cost_of(result.trials, result.store), sizes)
-    text = methods_paragraph(result, numbers, sizes)
-    assert r"text (9,000 train, 300 test\_old\_news)" in text
-    assert numbers.macro("examples.text.test-old-news")
+def test_the_name_of_a_further_test_set_breaks_nothing(result, monkeypatch):
+    monkeypatch.setattr(
+        paper_module, "split_sizes", lambda *_: {"text": {"train": 9000, "test_old_news": 300}}
+    )
+    texts = paper_module.paper_texts(result, {})
+    assert r"text (9,000 train, 300 test\_old\_news)" in texts["methods.tex"]
+    assert "examples.text.test-old-news" in texts["numbers.tex"]
 
 
 def test_hours_that_count_all_workers_for_every_stage_are_an_upper_bound(result):
-    numbers = Numbers(result, cost_of(result.trials, result.store), {})
-    assert "Everything took \\nlgraft{" in methods_paragraph(result, numbers, {})
     resources = result.study.resources.model_copy(update={"workers": 2})
     several = dataclasses.replace(result, study=result.study.model_copy(update={"resources": resources}))
-    assert "Everything took at most \\nlgraft{" in methods_paragraph(several, numbers, {})
+    for analysis, bound in ((result, ""), (several, "at most ")):
+        text = paper_module.paper_texts(analysis, {})["methods.tex"]
+        assert f"Everything took {bound}\\nlgraft{{" in text
 
 
 def test_a_paper_is_sound_and_every_number_is_defined(paper):
@@ -247,11 +247,11 @@ def test_labels_that_reduce_to_the_same_keep_apart():
 @pytest.mark.parametrize("path", sorted({*system_names()} - {"trainables.command"}))  # it has no paper
 def test_every_system_has_an_entry_with_authors_year_and_address(path):
     system = load_system(path)
-    text = bibliography(system)
-    assert re.match(r"% .*\n@(inproceedings|misc)\{" + paper_key(system) + ",", text)
+    text = paper_module.bibliography(system)
+    assert re.match(r"% .*\n@(inproceedings|misc)\{" + paper_module.paper_key(system) + ",", text)
     for field in ("author", "title", "year", "url"):
         assert f"  {field} = {{" in text
-    assert re.fullmatch(r"[a-z]+(19|20)\d\d", paper_key(system))
+    assert re.fullmatch(r"[a-z]+(19|20)\d\d", paper_module.paper_key(system))
     assert text.count("{") == text.count("}")
 
 

@@ -29,19 +29,17 @@ LABELS = ["baseline", "arm=avg_eg", "arm=att_eg", "arm=patt_eg"]
 
 
 @pytest.fixture
-def shown(make_study, scored, store):
+def shown(make_arms, scored, store):
     """Show a study of drawn scores in one store; they have no segments."""
 
     def show(name, seed, deviation=1.0, lr=1e-3, arms=ARMS, seeds=(1, 2, 3), shift=0.0, **analysis):
-        study = make_study(
+        study = make_arms(
+            arms,
             name=name,
-            factors={"arm": {"target": "arm", "levels": arms, "baseline": ARMS[0]}},
             base={"lr": lr},
             seeds=list(seeds),
             objective={"metric": METRIC, "direction": "minimize"},
             analysis=analysis,
-            claims=[],
-            published=[],
         )
         draw = np.random.default_rng(seed).standard_normal((4, 12)) * deviation
         draw[1] += shift
@@ -58,8 +56,8 @@ def shown(make_study, scored, store):
 
 
 def differences(result, label, base="baseline"):
-    a, b = (result.cell(name).measured(METRIC) for name in (label, base))
-    return np.array([a[seed].value - b[seed].value for seed in a if seed in b])
+    a, b = (result.cell(name).values(METRIC) for name in (label, base))
+    return np.array([a[seed] - b[seed] for seed in a if seed in b])
 
 
 def prior_of_one_arm(shown):
@@ -219,16 +217,10 @@ def test_looks_and_seeds_needed_know_the_prior(shown):
     assert levels[1:] != look_levels((3, 6, 12), 0.04 / 3)[1:]
 
 
-def test_validity_simulates_with_the_prior_before_the_study_runs(shown, make_study, scored, store):
+def test_validity_simulates_with_the_prior_before_the_study_runs(shown, with_trials):
     earlier = shown("earlier", 1, lr=2e-3)
     ran = shown("study", 2)
-    planned = replace(
-        ran,
-        cells=tuple(
-            replace(cell, trials=tuple(replace(trial, state="planned", record=None) for trial in cell.trials))
-            for cell in ran.cells
-        ),
-    )
+    planned = with_trials(ran, lambda *_: {"state": "planned", "record": None})
     design = design_of(planned.alone())
     assert design.prior == replace(prior_by_hand(earlier), studies=("earlier",))
     assert design.seed_variance == design.prior.variance

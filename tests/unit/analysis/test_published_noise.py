@@ -70,8 +70,8 @@ def test_an_empty_store_borrows_at_most_two_degrees_of_freedom(shown, published)
     assert [name.partition("@")[0] for name in prior.studies] == ["shipped11", "shipped12", "shipped13"]
     variances = [row.variance for row in published]
     assert min(variances) < prior.variance < max(variances)
-    base, arm = (result.cell(label).measured(METRIC) for label in ("baseline", "arm=avg_eg"))
-    own_variance = np.var([arm[seed].value - base[seed].value for seed in (1, 2, 3)], ddof=1)
+    base, arm = (result.cell(label).values(METRIC) for label in ("baseline", "arm=avg_eg"))
+    own_variance = np.var([arm[seed] - base[seed] for seed in (1, 2, 3)], ddof=1)
     assert compared.estimate.df == pytest.approx(2 + prior.df)
     moderated_variance = (2 * own_variance + prior.df * prior.variance) / (2 + prior.df)
     assert compared.estimate.variance == pytest.approx(moderated_variance)

@@ -6,17 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from nlgraft import api
 from nlgraft.analysis.data.ledger import open_ledger
 from nlgraft.analysis.policy.rules import FIRST
 from nlgraft.analysis.rendering import prose
 from nlgraft.analysis.study_result import StudyResult
-from nlgraft.commands.main import main
 from nlgraft.pipeline.record_store import Journal
 from nlgraft.study.data.design import cells
 from nlgraft.study.planning.selection import record_granted
+from tests.commands import json_of, nlgraft
 from tests.unit.analysis import registered
 
 METRIC = "test/accuracy"
@@ -40,7 +39,7 @@ def shown(make_study, run, store):
     """Run a study and show its result, as `nlgraft run` does; some trials are left out."""
 
     def show(seeds=SEEDS, factors=CLEAR, skip=(), **changes):
-        changes = {"claims": [], "published": [], **changes}
+        changes = {"claims": [], **changes}
         study = make_study(seeds=list(seeds), factors=factors, **changes)
         run(study, store, skip=skip)
         result = StudyResult.read(study, store)
@@ -86,27 +85,26 @@ def test_the_first_analysis_keeps_its_p_values_to_the_digit(shown):
 
 
 @pytest.mark.parametrize("look", [lambda result: result.compare("patt_eg"), lambda result: result.frame()])
-def test_a_result_enters_when_its_scores_are_looked_at(make_study, run, store, look):
-    result = run(make_study(seeds=[1, 2], factors=CLEAR, claims=[], published=[]), store)
+def test_a_result_enters_when_its_scores_are_looked_at(make_small_study, run, store, look):
+    result = run(make_small_study(seeds=[1, 2]), store)
     assert not entries(store)
     look(result)
     assert len(entries(store)) == 1
 
 
-def test_the_first_trial_declares_the_study_before_its_score_is_seen(make_study, run, store):
+def test_the_first_trial_declares_the_study_before_its_score_is_seen(make_small_study, run, store):
     """`run` and `trial` print scores as trials end: no seeds may be chosen by them."""
-    fixed = {"factors": CLEAR, "claims": [], "published": []}
-    study = make_study(seeds=[1, 2, 3, 4, 5, 6], **fixed)
+    study = make_small_study(seeds=[1, 2, 3, 4, 5, 6])
     labels = [cell.label for cell in cells(study)]
     skip = [(label, seed) for label in labels for seed in study.seeds][1:]
     run(study, store, skip=skip).declare()
-    listed = CliRunner().invoke(main, ["ledger", "--storage", store.uri]).stdout
+    listed = nlgraft("ledger", "--storage", store.uri).output
     assert listed.splitlines()[1].endswith("declared only"), "nothing was compared yet"
     result = run(study, store)
     result.declare()
     assert len(entries(store)) == 1, "all of it has been declared"
     assert "Analysis 1 of these" in result.render("md")
-    chosen = run(make_study(seeds=[2, 4, 5], **fixed), store)
+    chosen = run(make_small_study(seeds=[2, 4, 5]), store)
     assert (of(chosen).p_holm, of(chosen).standing) == (None, "open")
     assert any("6 seeds were declared" in note for note in of(chosen).notes)
 
@@ -144,16 +142,16 @@ def test_seeds_beside_the_looks_change_no_verdict_and_those_of_the_next_look_do(
     assert first.p_holm > of(second).p_holm > of(alone(second)).p_holm
 
 
-def test_an_undecided_study_goes_on_with_its_next_look(make_study, run, store):
-    fixed = {"factors": factors("random_init", "avg_eg", "patt_eg"), "claims": [], "published": []}
-    study = make_study(seeds=[1, 2, 3], **fixed)
+def test_an_undecided_study_goes_on_with_its_next_look(make_arms, run, store):
+    arms = ["random_init", "avg_eg", "patt_eg"]
+    study = make_arms(arms, seeds=[1, 2, 3])
     before = run(study, store)
     before.headline()
     granted = before.next_look()
     open_ones = [cell for cell in before.cells[1:] if verdicts(before)[cell.cell.label] == "open"]
     assert granted == dict.fromkeys([cell.cell.key for cell in (before.baseline, *open_ones)], 6)
     record_granted(study, store, granted)
-    run(make_study(seeds=[1, 2, 3, 4, 5, 6], **fixed), store)
+    run(make_arms(arms, seeds=[1, 2, 3, 4, 5, 6]), store)
     after = StudyResult.read(study, store)
     assert [trial.seed for trial in after.baseline.trials] == [1, 2, 3, 4, 5, 6]
     compared = after.compare(open_ones[-1].cell)
@@ -305,8 +303,8 @@ def test_reports_say_what_came_before(shown, store):
     assert "Analysis 1 of these 40" in shown(factors=UNCLEAR).render("md"), "the same analysis, shown again"
 
 
-def test_loading_and_comparing_enters_once_and_reports_agree(make_study, run, store, tmp_path):
-    study = make_study(seeds=SEEDS, factors=CLEAR, claims=[], published=[], storage={"path": store.uri})
+def test_loading_and_comparing_enters_once_and_reports_agree(make_small_study, run, store, tmp_path):
+    study = make_small_study(seeds=SEEDS, storage={"path": store.uri})
     run(study, store)
     api.validity(study, 100)
     assert not entries(store), "a design was examined, nothing was compared"
@@ -321,18 +319,16 @@ def test_loading_and_comparing_enters_once_and_reports_agree(make_study, run, st
 def test_the_command_lists_analyses(shown, store):
     shown(factors=UNCLEAR)
     shown(factors=CLEAR)
-    listed = CliRunner().invoke(main, ["ledger", "--storage", store.uri])
-    assert listed.exit_code == 0, listed.output
-    assert [line.split()[0] for line in listed.output.splitlines() if line[:1].isdigit()] == ["1", "2"]
-    assert "arm=patt_eg against" not in listed.output, "the level that was left decided nothing"
-    listing = json.loads(CliRunner().invoke(main, ["ledger", "--json", "--storage", store.uri]).output)
+    listed = nlgraft("ledger", "--storage", store.uri).output
+    assert [line.split()[0] for line in listed.splitlines() if line[:1].isdigit()] == ["1", "2"]
+    assert "arm=patt_eg against" not in listed, "the level that was left decided nothing"
+    listing = json_of("ledger", "--json", "--storage", store.uri)
     assert [analysis["number"] for analysis in listing["analyses"]] == [1, 2]
     assert listing["analyses"][1]["asked"][0]["basis"] == "declared later"
 
 
-def test_a_store_that_takes_no_entry_is_reported_nevertheless(make_study, run, store, monkeypatch):
-    study = make_study(seeds=SEEDS, factors=CLEAR, claims=[], published=[])
-    result = run(study, store)
+def test_a_store_that_takes_no_entry_is_reported_nevertheless(make_small_study, run, store, monkeypatch):
+    result = run(make_small_study(seeds=SEEDS), store)
 
     def refuse(*_):
         raise PermissionError("read-only file system")

@@ -14,6 +14,7 @@ from nlgraft.analysis.data.registration import open_registrations
 from nlgraft.basics.errors import DataError
 from nlgraft.commands.main import main
 from nlgraft.pipeline.store import ArtifactStore
+from tests.commands import json_of
 from tests.unit.analysis.registered import STUDY
 
 
@@ -219,14 +220,14 @@ def test_the_command_registers_once_and_shows(here):
     nothing = call(main, ["register", study, "--show", *store])
     assert nothing.exit_code == 0
     assert "guesses is not registered" in nothing.output
-    first = json.loads(call(main, ["register", study, "--json", *store]).output)
-    assert json.loads(call(main, ["register", study, "--json", *store]).output) == first
+    first = json_of("register", study, "--json", *store)
+    assert json_of("register", study, "--json", *store) == first
     shown = call(main, ["register", study, *store]).output
     assert first["digest"] in shown
     assert first["time"] in shown
     assert "no analyses of its test segments; 0 of 12 replicates finished" in shown
     call(main, ["register", study, "steps=20", *store])
-    listed = json.loads(call(main, ["register", study, "--show", "--json", *store]).output)
+    listed = json_of("register", study, "--show", "--json", *store)
     assert [registration["variant"].partition("@")[0] for registration in listed] == ["guesses", "guesses"]
     assert [registration["content"]["cells"][0]["settings"]["steps"] for registration in listed] == [10, 20]
 

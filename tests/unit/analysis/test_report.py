@@ -153,10 +153,9 @@ def test_csv_has_a_line_per_cell_and_metric(result):
     assert row["n"] == "3"
 
 
-def test_no_csv_cell_is_a_formula(make_small_study, store, run):
+def test_no_csv_cell_is_a_formula(make_arms, store, run):
     levels = ["random_init", "=1+1", "@sum", "-cmd", "-5", "patt_eg"]
-    factors = {"arm": {"target": "arm", "levels": levels, "baseline": "random_init"}}
-    study = make_small_study(factors=factors, claims=[])
+    study = make_arms(levels)
     analysis = StudyResult.read(study, store)
     run_only = {(cell.cell.label, seed) for cell in analysis.cells[1:-1] for seed in study.seeds}
     analysis = run(study, store, skip=run_only)
@@ -214,21 +213,9 @@ def test_the_note_is_a_table_and_the_claims(result):
     assert len(note) < 8000
 
 
-def test_a_search_is_reported(make_small_study, store, run):
-    space = {"lr": {"type": "float", "low": 1e-4, "high": 1e-1, "log": True}}
-    study = make_small_study(search={"space": space, "trials": 3})
-    analysis = run(study, store)
-    text = analysis.render("md")
-    assert "## Search" in text
-    assert "| 3 + 0 + 0 | 3 |" in text
-    assert "3 seeds and 3 search trials" in text
-    assert all(cell["search"]["distinct"] == 3 for cell in analysis.to_json()["cells"])
-
-
 def test_a_cell_with_fewer_distinct_trials_than_its_budget_is_named(make_small_study, scored):
-    study = make_small_study(
-        search={"space": {"lr": {"type": "float", "low": 1e-4, "high": 1e-1}}, "trials": 2}, claims=[]
-    )
+    space = {"lr": {"type": "float", "low": 1e-4, "high": 1e-1}}
+    study = make_small_study(search={"space": space, "trials": 2})
     analysis = scored(study, {cell.label: {} for cell in cells(study)})
     same = [
         dataclasses.replace(analysis.cells[0].trials[0], kind="search", number=number) for number in (0, 1)
@@ -251,17 +238,10 @@ def test_a_cell_with_fewer_distinct_trials_than_its_budget_is_named(make_small_s
     ],
 )
 def test_examples_seen_are_said_to_be_equal_or_not(make_small_study, scored, examples, sentence):
-    study = make_small_study(claims=[])
+    study = make_small_study()
     labels = [cell.label for cell in cells(study)]
     scores = {label: {"train_examples": [count] * 3} for label, count in zip(labels, examples, strict=True)}
     assert sentence in prose.fairness(scored(study, scores))
-
-
-def test_headline_counts_only_what_is_decided(result):
-    text = prose.headline(result)
-    assert text.startswith("On test/bleu: ")
-    assert "undecided" in text
-    assert text.endswith("Claims: 3 undecided.")
 
 
 def test_headline_leaves_out_what_the_family_of_claims_does(make_study, result):

@@ -4,6 +4,7 @@ import hashlib
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,27 +15,18 @@ from sacrebleu.significance import PairedTest, _compute_p_value
 from nlgraft.analysis.estimates.resampling import (
     bootstrap_counts,
     bootstrap_scores,
-    holm,
+    holm_either,
     interval,
     p_value,
     spread,
 )
 from nlgraft.evaluation.sufficient import aggregate, segment_rows
 
-
-def segment_statistics(metric, hypotheses, references):
-    return segment_rows(metric, hypotheses, references)[0]
-
-
 WORDS = [f"w{index}" for index in range(40)]
 
 
 def mean_score(sums):
     return sums[..., 0] / sums[..., 1]
-
-
-def bleu(sums):
-    return aggregate("bleu", sums)
 
 
 def texts(num_segments, noise_a, noise_b, seed=3):
@@ -89,9 +81,10 @@ def test_interval_is_the_percentiles_around_the_difference():
 
 def test_holm_by_hand():
     # sorted: .01*4, .02*3, .03*2, .2*1, made monotone
-    assert holm([0.02, 0.2, 0.01, 0.03]) == pytest.approx([0.06, 0.2, 0.04, 0.06])
-    assert holm([0.5, None, 0.9]) == [1.0, None, 1.0]
-    assert holm([]) == []
+    adjusted = holm_either([(p, None) for p in (0.02, 0.2, 0.01, 0.03)])
+    assert [p for p, _ in adjusted] == pytest.approx([0.06, 0.2, 0.04, 0.06])
+    assert holm_either([(0.5, None), (None, None), (0.9, None)]) == [(1.0, None), (None, None), (1.0, None)]
+    assert holm_either([]) == []
 
 
 def test_spread_of_one_seed_is_the_segment_draws():
@@ -123,11 +116,8 @@ def test_p_agrees_with_sacrebleus_two_sided_test(name, noises):
         [("base", b), ("ours", a)], {"M": metric}, [references], test_type="ar", n_samples=500
     )()
     expected = next(row for key, row in scores.items() if key != "System")[1]
-    statistics = [segment_statistics(name, side, references) for side in (a, b)]
-
-    def score(sums):
-        return aggregate(name, sums)
-
+    statistics = [segment_rows(name, side, references)[0] for side in (a, b)]
+    score = partial(aggregate, name)
     ours, base = (float(score(rows.sum(0))) for rows in statistics)
     draws = bootstrap_scores(statistics, score, 500)
     gaps = draws[0] - draws[1]
@@ -141,7 +131,8 @@ def test_bootstrap_draws_are_those_of_sacrebleu():
         [("base", b), ("ours", a)], {"M": BLEU()}, [references], test_type="bs", n_samples=500
     )()
     expected = scores["BLEU"][1]
-    statistics = [segment_statistics("bleu", side, references) for side in (a, b)]
+    statistics = [segment_rows("bleu", side, references)[0] for side in (a, b)]
+    bleu = partial(aggregate, "bleu")
     draws = bootstrap_scores(statistics, bleu, 500)
     assert draws[0].mean() == pytest.approx(expected.mean, abs=1e-4)
     gaps = np.abs(draws[0] - draws[1])

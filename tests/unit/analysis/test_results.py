@@ -12,6 +12,7 @@ from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.public import Study
 
 ARMS = ["random_init", "single_run", "avg_eg", "att_eg", "patt_eg"]
+CLAIMS = [{"better": "patt_eg", "worse": "random_init"}]
 
 
 def test_all_trials_are_found_with_their_statistics(result):
@@ -42,8 +43,8 @@ def test_a_result_says_in_a_few_lines_what_it_is_and_what_to_call_next(result):
 def test_compare_takes_the_names_that_people_use(result):
     by_level = result.compare("patt_eg", "baseline", metric="test/bleu")
     assert by_level == result.compare("arm=patt_eg")
-    values = [result.cell(name).measured("test/bleu") for name in ("patt_eg", "random_init")]
-    differences = [values[0][seed].value - values[1][seed].value for seed in (1, 2, 3)]
+    values = [result.cell(name).values("test/bleu") for name in ("patt_eg", "random_init")]
+    differences = [values[0][seed] - values[1][seed] for seed in (1, 2, 3)]
     assert by_level.difference == pytest.approx(np.mean(differences))
     assert by_level.num_segments == 40
     there, back = result.compare("single_run"), result.compare("baseline", "single_run")
@@ -128,7 +129,7 @@ def test_an_invocation_says_what_it_did(result):
 
 
 def test_nothing_has_run_yet(make_small_study, store):
-    empty = StudyResult.read(make_small_study(), store)
+    empty = StudyResult.read(make_small_study(claims=CLAIMS), store)
     assert {cell.state for cell in empty.cells} == {"planned"}
     assert empty.metrics == {}
     assert {claim.verdict for claim in empty.claims} == {"not run"}
@@ -149,7 +150,7 @@ def test_a_failed_trial_leaves_the_other_seeds(make_small_study, store, run):
 
 
 def test_trials_that_have_not_run_are_planned(make_small_study, store, run):
-    analysis = run(make_small_study(), store, skip={("arm=patt_eg", 2), ("arm=patt_eg", 3)})
+    analysis = run(make_small_study(claims=CLAIMS), store, skip={("arm=patt_eg", 2), ("arm=patt_eg", 3)})
     assert analysis.cell("patt_eg").state == "planned"
     comparison = analysis.compare("patt_eg")
     assert comparison.scope == "segments"
@@ -193,13 +194,9 @@ def test_the_frame_has_one_row_per_trial(result):
 
 
 @pytest.fixture(scope="module")
-def searched(make_study, run, tmp_path_factory):
-    study = make_study(
-        search={"space": {"lr": {"type": "float", "low": 1e-4, "high": 1e-1, "log": True}}, "trials": 4},
-        factors={"arm": {"target": "arm", "levels": ARMS[:2], "baseline": ARMS[0]}},
-        published=[],
-        claims=[],
-    )
+def searched(make_arms, run, tmp_path_factory):
+    space = {"lr": {"type": "float", "low": 1e-4, "high": 1e-1, "log": True}}
+    study = make_arms(ARMS[:2], search={"space": space, "trials": 4})
     return run(study, ArtifactStore.open(tmp_path_factory.mktemp("searched")))
 
 
@@ -211,6 +208,9 @@ def test_the_best_search_trial_on_dev_is_replicated(searched):
     assert all(trial.params == cell.params for trial in cell.trials)
     assert all("test/bleu" not in trial.metrics for trial in cell.search)
     assert searched.to_json()["cells"][0]["search"]["finished"] == 4
+    assert searched.to_json()["cells"][0]["search"]["distinct"] == 4
+    assert "| 4 + 0 + 0 | 4 |" in searched.render("md")
+    assert "3 seeds and 4 search trials" in searched.render("md")
     assert len(searched.frame()) == 2 * (4 + 3)
 
 
@@ -222,9 +222,9 @@ def test_an_unfinished_search_leaves_the_replicates_planned(searched, store):
 
 
 def test_lines_of_one_document_are_drawn_together(make_small_study, run, store):
-    study = make_small_study(base={"lines_per_document": 5}, claims=[], published=[])
+    study = make_small_study(base={"lines_per_document": 5})
     analysis = run(study, store)
-    plain = run(make_small_study(claims=[], published=[]), store)
+    plain = run(make_small_study(), store)
     by_line, by_document = (
         grouping.compare("patt_eg", metric="test/accuracy") for grouping in (plain, analysis)
     )

@@ -35,6 +35,7 @@ def last_answer(*entries, index=0):
 
 FIRST = entry(question("a", OPEN), question("b", OPEN))
 DECIDED = entry(question("a", SIGNIFICANT), question("b", SIGNIFICANT))
+ALONE = entry(question("a"), question("b"))
 
 SITUATIONS = {
     "the first analysis": ([FIRST], "declared", 0.04),
@@ -76,6 +77,17 @@ SITUATIONS = {
         ],
         "exploratory",
         0,
+    ),
+    "an arm beside a baseline that was run alone": (
+        [ALONE, entry(question("a", 0.01), question("b", OPEN))],
+        "declared",
+        0.04,
+    ),
+    "an arm that it did not declare": ([ALONE, entry(question("c", 0.01))], "declared later", 0.005),
+    "after what showed nothing": (
+        [replace(ALONE, scores={}), entry(question("c", OPEN))],
+        "declared",
+        0.04,
     ),
     "a declaration after an entry of version 1": (
         [replace(FIRST, version=1, plan="seeds [1, 2, 3]"), entry(question("a", OPEN))],
@@ -147,17 +159,6 @@ def test_an_arm_gets_its_answers_with_the_seeds_of_its_baseline():
     rules = Rules([FIRST])
     assert rules.plan(("c", "base"), own_plan) == PLAN
     assert rules.plan(("x", "other"), own_plan) == own_plan
-
-
-def test_a_baseline_that_was_run_alone_has_declared_the_study():
-    alone = entry(question("a"), question("b"))
-    assert last_answer(alone, entry(question("a", 0.01), question("b", OPEN))).basis == "declared"
-    assert last_answer(alone, entry(question("c", 0.01))).basis == "declared later"
-
-
-def test_what_showed_nothing_declares_nothing():
-    blank = replace(entry(question("a"), question("b")), scores={})
-    assert last_answer(blank, entry(question("c", OPEN))).basis == "declared"
 
 
 def test_a_margin_belongs_to_the_declaration():

@@ -12,7 +12,7 @@ from sacrebleu.metrics.bleu import BLEU
 from scipy import stats
 
 from nlgraft.analysis.data.score_tables import read_scores
-from nlgraft.analysis.policy.score_comparison import compare_scores
+from nlgraft.analysis.policy.hypotheses import compare_scores
 from nlgraft.basics.errors import DataError
 from tests.commands import json_of
 from tests.commands import nlgraft as invoke
@@ -98,8 +98,8 @@ def test_samples_of_lm_eval_are_read_with_their_directions(tmp_path, monkeypatch
     metrics = {f"{task}/acc{filtered}" for task in ("arc", "boolq") for filtered in ("", ",strict")}
     assert {score.metric for score in table.scores} == metrics
     (first, second), notes = compare_scores(table, "models", ["acc"])
-    assert (first.values, second.values, second.is_up) == ((1.0,), (0.5,), False)
-    assert any("4 items" in note for note in notes)
+    assert (first.values, second.values) == ((1.0,), (0.5,))
+    assert any("4 items" in note and "less is better" in note for note in notes)
 
 
 def test_whatever_is_wrong_is_said_at_once_with_its_line(tmp_path, monkeypatch):
@@ -171,7 +171,7 @@ def test_missing_items_and_seeds_are_named_and_left_out(tmp_path):
     lines = [line for line in text.splitlines() if not line.startswith(("B,0,7,", "C,1,"))]
     path = write(tmp_path / "t.csv", "\n".join(lines))
     systems, notes = compare_scores(read_scores([str(path)]), "t", baseline="B")
-    assert [system.name for system in systems] == ["B", "A", "C"]
+    assert [scores.system for scores in systems] == ["B", "A", "C"]
     assert "3 systems, 2 seeds in common, counted as 1 to 3: 0, 2, 1" in notes
     assert "seed 1: not of C" in notes
     assert "acc: B with seed 0 lacks 1 item (7); left out of all" in notes

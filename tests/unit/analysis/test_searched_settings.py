@@ -7,7 +7,6 @@ import numpy as np
 import optuna
 import pytest
 
-from nlgraft.analysis.data.trials import TrialRecord, TrialResult
 from nlgraft.analysis.rendering import search_tables
 from nlgraft.execution.optuna_study import importances
 
@@ -20,29 +19,16 @@ SCORES = {key: [1.0, 2.0, 3.0] for key in ("dev/bleu", "test/bleu", "dev/loss")}
 
 
 @pytest.fixture(scope="module")
-def searched(make_small_study, scored):
+def searched(make_small_study, scored, with_search):
     """Build a result whose first cell has these search trials: params, and objective or state."""
 
     def build(tried, sampler="random", **changes):
         study = make_small_study(
             search={"space": SPACE, "trials": max(2, len(tried)), "sampler": {"name": sampler}},
-            claims=[],
             **changes,
         )
         result = scored(study, dict.fromkeys(("baseline", "arm=patt_eg"), SCORES))
-        cell = result.cells[0]
-        trials = []
-        for number, (params, value) in enumerate(tried):
-            metric = study.objective.metric
-            state, metrics = (value, {}) if isinstance(value, str) else ("finished", {metric: value})
-            record = TrialRecord(fingerprint=str(number), config={}, seed=0, state=state, metrics=metrics)
-            trials.append(
-                TrialResult(
-                    *("search", cell.cell, 0, str(number), state), params=params, number=number, record=record
-                )
-            )
-        cells = (replace(cell, search=tuple(trials)), *result.cells[1:])
-        return replace(result, cells=cells, importance=importances)
+        return replace(with_search(result, tried), importance=importances)
 
     return build
 
@@ -58,17 +44,15 @@ FEW = [
 
 
 def test_trials_that_finished_count(searched):
-    (cell,) = searched(FEW).searched_settings
+    result = searched(FEW)
+    (cell,) = result.searched_settings
+    text = search_tables.which_setting(result)
+    assert text.endswith("baseline: nothing to be said from 3 finished trials.")
     assert (cell.num_trials, cell.num_left_out) == (3, 3)
     assert {setting.path: setting.num_without for setting in cell.settings}["segments"] == 2
     assert [setting.share for setting in cell.settings] == [None] * 3
     assert cell.caveats[0] == "3 finished trials are too few for importances"
     assert "left out" in cell.caveats[1]
-
-
-def test_few_trials_say_nothing(searched):
-    text = search_tables.which_setting(searched(FEW))
-    assert text.endswith("baseline: nothing to be said from 3 finished trials.")
 
 
 def test_a_configuration_that_was_proposed_again_counts_once(searched):
@@ -156,8 +140,10 @@ def test_every_format_shows_it(searched):
 
 
 def test_a_study_without_a_search_says_nothing(make_small_study, scored):
-    result = scored(make_small_study(claims=[]), dict.fromkeys(("baseline", "arm=patt_eg"), SCORES))
+    result = scored(make_small_study(), dict.fromkeys(("baseline", "arm=patt_eg"), SCORES))
     assert result.searched_settings == []
     assert search_tables.which_setting(result) == ""
     assert search_tables.importance_table(result) is None
+    assert search_tables.expected_best_table(result) is None
+    assert "search" not in result.to_json()["cells"][0]
     assert "Which setting mattered" not in result.render("md")

@@ -25,7 +25,7 @@ def shown(make_study, scored, store):
 
     def show(scores, *, factors=None, num=None, metric=BLEU, **changes):
         seeds = changes.pop("seeds", [1, 2, 3, 4, 5])
-        settings = {"factors": factors or {"arm": ARM}, "claims": [], "published": [], **changes}
+        settings = {"factors": factors or {"arm": ARM}, "claims": [], **changes}
         study = make_study(seeds=list(seeds), **settings)
         blank = np.zeros(len(seeds))
         values = {
@@ -75,11 +75,10 @@ def test_an_effect_of_one_block_leaves_the_comparison_of_its_cells_alone(shown):
         assert result.compare(cell.cell).p_holm == alone.compare(cell.cell).p_holm
 
 
-def test_a_metric_is_shown_though_the_main_one_has_no_difference(shown, make_study, scored, store):
-    study = make_study(factors={"arm": ARM}, claims=[], published=[])
+def test_a_metric_is_shown_though_the_main_one_has_no_difference(make_small_study, scored, store):
     low = {BLEU: np.full(3, np.nan), ACCURACY: np.array([5.0, 5.2, 5.1])}
     high = {BLEU: 30 + NOISE[:3], ACCURACY: 60 + NOISE[:3]}
-    result = replace(scored(study, {"baseline": high, "arm=patt_eg": low}), store=store)
+    result = replace(scored(make_small_study(), {"baseline": high, "arm=patt_eg": low}), store=store)
     assert ACCURACY in result.render("md")
     assert result.compare("arm=patt_eg", metric=ACCURACY).standing == "open"
 
@@ -126,7 +125,7 @@ def test_a_baseline_seen_with_the_seeds_of_the_plan_costs_nothing(shown):
 
 def test_winners_of_two_searches_are_no_question_for_other_seeds(make_study, run, store):
     search = {"trials": 2, "space": {"lr": {"type": "float", "low": 1e-4, "high": 1e-1, "log": True}}}
-    settings = {"claims": [], "published": []}
+    settings = {"claims": []}
     for arm in ("random_init", "patt_eg"):
         alone = make_study(name=arm, factors={}, base={"arm": arm}, search=search, **settings)
         assert len(run(alone, store).analyses) == 1

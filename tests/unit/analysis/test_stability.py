@@ -15,28 +15,29 @@ NOISE = np.array([1.5, -1.2, 0.3, -0.6, 0.1])
 
 
 @pytest.fixture
-def build(make_small_study, scored):
+def build(make_small_study, scored, with_trials):
     """A baseline and an arm with these scores on a metric; a score of None is a seed that crashed."""
 
     def make(baseline, arm, metric="test/bleu"):
         study = make_small_study(
             seeds=list(range(1, len(arm) + 1)),
             claims=[{"better": "patt_eg", "worse": "random_init", "metric": metric, "source": "a table"}],
-            published=[],
         )
         rows = {"baseline": baseline, "arm=patt_eg": arm}
         scores = {label: {metric: [0.0 if v is None else v for v in row]} for label, row in rows.items()}
-        result = scored(study, scores)
-        changed = []
-        for cell in result.cells:
-            trials = [
-                replace(trial, state="failed", reason="CUDA error", record=None) if value is None else trial
-                for trial, value in zip(cell.trials, rows[cell.cell.label], strict=True)
-            ]
-            changed.append(replace(cell, trials=tuple(trials)))
-        return replace(result, cells=tuple(changed))
+        crashed = {"state": "failed", "reason": "CUDA error", "record": None}
+        return with_trials(
+            scored(study, scores),
+            lambda label, index: crashed if rows[label][index] is None else {},
+        )
 
     return make
+
+
+def with_objective(result, metric):
+    direction = result.system.metrics[metric].direction
+    objective = result.study.objective.model_copy(update={"metric": metric, "direction": direction})
+    return replace(result, study=result.study.model_copy(update={"objective": objective}))
 
 
 def test_an_arm_whose_worst_seed_crashed_is_not_called_better(build):
@@ -90,12 +91,7 @@ def test_ordinary_noise_is_no_divergence(build):
     ],
 )
 def test_the_rule_of_divergence(build, metric, values, diverged):
-    analysis = build(values, values, metric)
-    study = analysis.study
-    objective = study.objective.model_copy(
-        update={"metric": metric, "direction": analysis.system.metrics[metric].direction}
-    )
-    analysis.study = study.model_copy(update={"objective": objective})
+    analysis = with_objective(build(values, values, metric), metric)
     assert [stability.diverged for stability in analysis.stabilities] == [diverged, diverged]
 
 
@@ -115,32 +111,32 @@ REFERENCES = [
 SOURCES = ["that is a house", "a dog sees the old tree", "a dog sees the old tree", "the rest"] * 5
 
 
-def with_texts(result, outputs, sources=SOURCES):
+@pytest.fixture
+def with_texts(with_trials):
     """Replicates that wrote these lines: by label."""
-    changed = []
-    for cell in result.cells:
-        lines = outputs[cell.cell.label]
-        rows, signature = segment_rows("bleu", lines, REFERENCES)
-        score = float(segment_score(rows))
-        trials = [
-            replace(
-                trial,
-                record=replace(trial.record, metrics={"test/bleu": score + index / 100},
-                               signatures={"test/bleu": signature}),
-                read_texts=lambda _, lines=lines: (lines, REFERENCES),
-                read_stream=lambda _, role: sources if role == "source 0" else None,
-            )
-            for index, trial in enumerate(cell.trials)
-        ]  # fmt: skip
-        changed.append(replace(cell, trials=tuple(trials)))
-    return replace(result, cells=tuple(changed))
+
+    def write(result, outputs, sources=SOURCES):
+        def written(label, index):
+            lines = outputs[label]
+            rows, signature = segment_rows("bleu", lines, REFERENCES)
+            metrics = {"test/bleu": float(segment_score(rows)) + index / 100}
+            record = result.cell(label).trials[index].record
+            return {
+                "record": replace(record, metrics=metrics, signatures={"test/bleu": signature}),
+                "read_texts": lambda _: (lines, REFERENCES),
+                "read_stream": lambda _, role: sources if role == "source 0" else None,
+            }
+
+        return with_trials(result, written)
+
+    return write
 
 
 def segment_score(rows):
     return aggregate("bleu", rows.sum(axis=0))
 
 
-def test_nothing_learned_is_said_first_and_nothing_is_decided(build):
+def test_nothing_learned_is_said_first_and_nothing_is_decided(build, with_texts):
     frequent = ["ein hund sieht den alten baum"] * 20
     junk = {"baseline": ["ein ein ein ein"] * 20, "arm=patt_eg": ["hund ein der"] * 20}
     analysis = with_texts(build(BASE, GOOD), junk)
@@ -156,7 +152,7 @@ def test_nothing_learned_is_said_first_and_nothing_is_decided(build):
     assert "seeds more" not in analysis.claims[0].text
 
 
-def test_copying_the_source_is_a_trivial_output(build):
+def test_copying_the_source_is_a_trivial_output(build, with_texts):
     """A model that edits drafts has learned nothing as long as the drafts are as good."""
     drafts = [line.replace("haus", "maus") for line in REFERENCES]
     worse = [line.replace("baum", "raum") for line in drafts]
@@ -168,24 +164,18 @@ def test_copying_the_source_is_a_trivial_output(build):
     assert "has learned" not in analysis.compare("patt_eg").open_because
 
 
-def test_a_classifier_at_chance_has_not_learned(build):
+def test_a_classifier_at_chance_has_not_learned(build, with_trials):
     true = np.array([0] * 60 + [1] * 40)
     guesses = {"baseline": np.zeros(100, int), "arm=patt_eg": np.where(np.arange(100) == 99, 1, 0)}
-    result = build([60.0] * 3, [61.0] * 3, "test/accuracy")
-    changed = []
-    for cell in result.cells:
-        evaluation = evaluate_labels(guesses[cell.cell.label], true, 2)
-        segments = {f"test/{name}": rows for name, rows in evaluation.statistics.items()}
-        value = evaluation.scores["accuracy"].value
-        trials = [
-            replace(trial, segments=segments, record=replace(trial.record, metrics={"test/accuracy": value}))
-            for trial in cell.trials
-        ]
-        changed.append(replace(cell, trials=tuple(trials)))
-    result = replace(result, cells=tuple(changed))
-    study = result.study
-    objective = study.objective.model_copy(update={"metric": "test/accuracy"})
-    result.study = study.model_copy(update={"objective": objective})
+    evaluations = {label: evaluate_labels(labels, true, 2) for label, labels in guesses.items()}
+    values = [evaluations[label].scores["accuracy"].value for label in guesses]
+    result = build(*([value] * 3 for value in values), "test/accuracy")
+    result = with_trials(
+        with_objective(result, "test/accuracy"),
+        lambda label, _: {
+            "segments": {f"test/{name}": rows for name, rows in evaluations[label].statistics.items()}
+        },
+    )
     assert result.headline().startswith(
         "No cell has learned: not more than 1 better on test/accuracy than a trivial output (the most "
         "frequent class for every line), which scores 60.00"
@@ -223,8 +213,3 @@ def test_cells_are_equal_within_the_margin_as_often_as_it_says(build):
         arm = 20 + truth + rng.standard_normal(4)
         beyond += truth > build(20 + rng.standard_normal(4), arm).compare("patt_eg").equal_within
     assert beyond / 300 <= 0.05
-
-
-def test_words_at_the_table_explain_what_readers_stumble_over(build):
-    text = build(BASE, GOOD).render("md")
-    assert "Detectable: the true difference that so many seeds find in four of five such studies" in text

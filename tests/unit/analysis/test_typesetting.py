@@ -19,27 +19,14 @@ from nlgraft.basics.wording import count, duration, size
 
 
 @pytest.mark.parametrize(
-    ("value", "decimals", "text"),
-    [
-        (31.25, 2, "31.25"),
-        (-0.5, 1, "−0.5"),
-        (-0.001, 2, "0.00"),
-        (12345.6, 0, "12,346"),
-        (None, 2, "–"),
-    ],
-)
-def test_number(value, decimals, text):
-    assert number(value, decimals) == text
-
-
-def test_signed_numbers_have_a_sign_unless_they_are_zero():
-    assert number(0.52, 1, is_signed=True) == "+0.5"
-    assert number(-0.04, 1, is_signed=True) == "0.0"
-
-
-@pytest.mark.parametrize(
     ("form", "values", "texts"),
     [
+        (
+            lambda pair: number(*pair),
+            [(31.25, 2), (-0.5, 1), (-0.001, 2), (12345.6, 0), (None, 2)],
+            ["31.25", "−0.5", "0.00", "12,346", "–"],
+        ),
+        (lambda value: number(value, 1, is_signed=True), [0.52, -0.04], ["+0.5", "0.0"]),
         (num_decimals, [[4000], [250], [31.2], [2.1], [0.02], [None, 31.2, 0.1], []], [0, 1, 2, 3, 4, 2, 4]),
         (probability, [0.0002, 0.00099, 0.05, 1.0, None], ["<\u00a00.001", "0.001", "0.050", "1.000", "–"]),
         (

@@ -1,18 +1,16 @@
 """The simulated design of a study and its rates; benchmarks' simulated stores decide as real ones do."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from benchmarks.simulated_store import SimulatedStore
 from benchmarks.validity import METRICS, WAYS
 from nlgraft.analysis.policy.validity import Design, design_of, estimate_validity
-from nlgraft.commands.main import main
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import cells
+from tests.commands import json_of, nlgraft, write_study
 
 ARMS = ["random_init", "avg_eg", "patt_eg"]
 ARM_OF = {"base": ARMS[0], "arm": "avg_eg", "arm0": "avg_eg", "arm1": "att_eg", "arm2": "patt_eg"}
@@ -20,14 +18,12 @@ ARM_OF["arm3"] = "src_elmo"
 
 
 @pytest.fixture
-def study(make_study):
-    return make_study(
-        factors={"arm": {"target": "arm", "levels": ARMS, "baseline": "random_init"}},
+def study(make_arms):
+    return make_arms(
+        ARMS,
         seeds=list(range(8)),
         sequential={"looks": [3, 5, 8]},
         objective={"metric": "dev/loss", "direction": "minimize"},
-        claims=[],
-        published=[],
     )
 
 
@@ -86,7 +82,7 @@ def test_the_effect_is_that_of_one_cell_of_the_first_comparison():
 
 
 def test_a_design_without_a_comparison_is_refused(make_study, scored):
-    study = make_study(factors={}, claims=[], published=[])
+    study = make_study(factors={}, claims=[])
     with pytest.raises(ValueError, match="at least two cells"):
         estimate_validity(design_before(study, scored), 100)
 
@@ -94,21 +90,20 @@ def test_a_design_without_a_comparison_is_refused(make_study, scored):
 class RealStore:
     """Reports the simulated scores as results of real studies, with a real ledger."""
 
-    def __init__(self, simulated, store, make_study, scored):
-        self.simulated, self.store, self.make_study, self.scored = simulated, store, make_study, scored
+    def __init__(self, simulated, store, make_arms, scored, with_trials):
+        self.simulated, self.store, self.make_arms = simulated, store, make_arms
+        self.scored, self.with_trials = scored, with_trials
         self.verdicts = {"file": set(), "ledger": set()}
 
     def report(self, file, seeds, run=None):
         arms = [ARM_OF[cell.partition("@")[0]] for cell in file.cells]
         labels = dict(zip(file.cells, ["baseline", *(f"arm={arm}" for arm in arms[1:])], strict=True))
         number = int(file.baseline.partition("@")[2] or "0")
-        study = self.make_study(
-            factors={"arm": {"target": "arm", "levels": arms, "baseline": arms[0]}},
+        study = self.make_arms(
+            arms,
             base={"lr": 1e-3 * (1 + number)},
             seeds=list(seeds),
             objective={"metric": "dev/loss", "direction": "minimize"},
-            claims=[],
-            published=[],
             **({"sequential": {"looks": list(file.looks)}} if file.looks else {}),
         )
         rows = {
@@ -117,12 +112,8 @@ class RealStore:
         }
         result = replace(self.scored(study, rows), store=self.store)
         is_run = {label for cell, label in labels.items() if run is None or cell in run}
-        result.cells = tuple(
-            cell
-            if cell.cell.label in is_run
-            else replace(cell, trials=tuple(replace(t, state="planned", record=None) for t in cell.trials))
-            for cell in result.cells
-        )
+        planned = {"state": "planned", "record": None}
+        result = self.with_trials(result, lambda label, _: {} if label in is_run else planned)
         for cells_of_question in file.questions:
             label = labels[cells_of_question[0]]
             for judge, view in (("file", result.alone()), ("ledger", result)):
@@ -140,7 +131,7 @@ class RealStore:
         "3 variants",
     ],
 )
-def test_a_simulated_store_decides_as_a_real_one(way, make_study, scored, tmp_path):
+def test_a_simulated_store_decides_as_a_real_one(way, make_arms, scored, with_trials, tmp_path):
     """Scores of the same trials through the platform's results and ledger give the same verdicts."""
     rng = np.random.default_rng(3)
     num_verdicts = 0
@@ -149,7 +140,9 @@ def test_a_simulated_store_decides_as_a_real_one(way, make_study, scored, tmp_pa
         effects = {"arm": 3.0, "arm0": 3.0, "arm1": 1.0, "arm2": -1.5}
         simulated = SimulatedStore(rng, effects, metrics=METRICS, seed_variance=0.5)
         WAYS[way](simulated)
-        real = RealStore(simulated, ArtifactStore.open(tmp_path / str(number)), make_study, scored)
+        real = RealStore(
+            simulated, ArtifactStore.open(tmp_path / str(number)), make_arms, scored, with_trials
+        )
         WAYS[way](real)
         assert real.verdicts == simulated.verdicts
         num_verdicts += len(real.verdicts["file"])
@@ -157,15 +150,12 @@ def test_a_simulated_store_decides_as_a_real_one(way, make_study, scored, tmp_pa
 
 
 def test_the_command_simulates_the_study_as_declared(make_small_study, tmp_path):
-    study = make_small_study(claims=[], published=[], storage={"path": str(tmp_path / "store")})
-    path = tmp_path / "study.yaml"
-    path.write_text(json.dumps(study.model_dump(mode="json", exclude_unset=True)))
-    arguments = ["validity", str(path), "--simulations", "100"]
-    ran = CliRunner().invoke(main, arguments)
-    assert ran.exit_code == 0, ran.output
-    shown = " ".join(ran.output.split())
+    study = make_small_study(storage={"path": str(tmp_path / "store")})
+    path = write_study(tmp_path / "study.yaml", study.model_dump(mode="json", exclude_unset=True))
+    arguments = ["validity", path, "--simulations", "100"]
+    shown = " ".join(nlgraft(*arguments).output.split())
     assert "False verdict: no cell differs" in shown
     assert "Margins, effects of crossed factors and claims on further metrics are not simulated" in shown
-    document = json.loads(CliRunner().invoke(main, [*arguments, "--json"]).output)
+    document = json_of(*arguments, "--json")
     assert all(0 <= document[name] <= 1 and error > 0 for name, error in document["errors"].items())
     assert [row["effect"] / document["detectable"] for row in document["power"]] == [0.5, 1.0, 1.5, 2.0]

@@ -8,24 +8,18 @@ from nlgraft.analysis.rendering.why import explain
 
 
 @pytest.fixture
-def why(make_small_study, scored):
+def why(make_small_study, scored, with_trials):
     """Explain three seeds of an arm with these differences from a baseline; trials take a minute each."""
 
     def make(differences):
-        study = make_small_study(seeds=[1, 2, 3], claims=[], published=[])
+        study = make_small_study(seeds=[1, 2, 3])
         rows = {"baseline": [20.0] * 3, "arm=patt_eg": [20.0 + value for value in differences]}
         result = scored(study, {label: {"test/bleu": row} for label, row in rows.items()})
-        cells = tuple(
-            replace(
-                cell,
-                trials=tuple(
-                    replace(trial, record=replace(trial.record, started_at=0.0, ended_at=60.0))
-                    for trial in cell.trials
-                ),
-            )
-            for cell in result.cells
+        record = replace(result.cells[0].trials[0].record, started_at=0.0, ended_at=60.0)
+        timed = with_trials(
+            result, lambda label, n: {"record": replace(record, metrics={"test/bleu": rows[label][n]})}
         )
-        return "\n".join(explain(replace(result, cells=cells), "patt_eg", "baseline", None, "mine.yaml"))
+        return "\n".join(explain(timed, "patt_eg", "baseline", None, "mine.yaml"))
 
     return make
 

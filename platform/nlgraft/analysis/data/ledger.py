@@ -9,7 +9,7 @@ import hashlib
 import unicodedata
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 from nlgraft.pipeline.fingerprint import dotted, fingerprint
 from nlgraft.pipeline.record_store import Journal
@@ -274,18 +274,9 @@ class Entry:
     deviations: tuple[str, ...] = field(default=(), compare=False)
 
     @property
-    def has_shown(self) -> bool:
-        """True unless there was nothing to see yet."""
-        return any(self.scores.values()) or self.has_compared
-
-    @property
     def has_compared(self) -> bool:
         """True if it is more than a declaration."""
         return any(question.difference is not None for question in self.asked)
-
-    def scores_on(self, metric: str) -> Mapping[str, Mapping[int, float]]:
-        """Scores on a metric that was asked about, by cell and seed; empty for others."""
-        return self.scores if metric == self.metrics[0] else self.further_scores.get(metric, {})
 
 
 @dataclass(frozen=True)
@@ -354,15 +345,6 @@ def output_digest(lines: Sequence[str]) -> str:
 
 def _plain(line: str) -> str:
     return " ".join(unicodedata.normalize("NFC", line).split())
-
-
-def segments_of(lines: Sequence[str], split: str, data: Mapping[str, Any]) -> Segments:
-    """Describe the lines of a split or, where they are not stored, the texts that the data names.
-
-    Numbers among the settings, such as that of training lines, make no other segments.
-    """
-    named = sorted(f"{path} {value}" for path, value in dotted(data) if isinstance(value, str))
-    return Segments.of(lines or ["\n".join([split, *named])])
 
 
 def open_ledger(store: ArtifactStore) -> Journal[Entry]:

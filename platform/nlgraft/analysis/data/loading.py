@@ -12,18 +12,19 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load
 
-from nlgraft.analysis.data.ledger import Segments, scored_lines, segments_of
+from nlgraft.analysis.data.ledger import Segments, scored_lines
 from nlgraft.analysis.data.trials import Array, CellResult, State, Texts, TrialResult, by_document
 from nlgraft.basics.errors import DataError, StoreError
 from nlgraft.evaluation.artifact import parse_lines
 from nlgraft.evaluation.sufficient import aggregate
+from nlgraft.pipeline.fingerprint import dotted
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore, Manifest
 from nlgraft.pipeline.trial import TrialRecord, trial_record
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.study import Study
 from nlgraft.study.data.system import AREA, CURVE, SEARCH_SPLITS, STEPS, TEST_MEAN, System, on_split
-from nlgraft.study.planning.selection import Proposal, best_proposal, load_proposals
+from nlgraft.study.planning.selection import best_proposal, load_proposals
 from nlgraft.study.reading.resolving import resolve_cell
 from nlgraft.study.reading.system_import import system_of
 from nlgraft.text.corpora import stream_file
@@ -46,7 +47,15 @@ def load_cell(study: Study, cell: Cell, store: ArtifactStore, busy: set[str], gr
     if study.search is None:
         return CellResult(cell, _replicates(study, cell, {}, store, busy, seeds))
     proposals = load_proposals(study, cell, store)
-    search = tuple(_search_trial(cell, proposal) for proposal in proposals)
+    search = tuple(
+        TrialResult(
+            *("search", cell, proposal.seed, proposal.fingerprint, *_ended(proposal.record, "planned")),
+            params=proposal.params,
+            number=proposal.number,
+            record=proposal.record,
+        )
+        for proposal in proposals
+    )
     ended = sum(proposal.has_ended for proposal in proposals)
     best = best_proposal(study.objective, proposals)
     # Replicates are of the best of all trials, which is not known before the last one ends.
@@ -84,16 +93,6 @@ def load_manifests(trials: Iterable[TrialResult], store: ArtifactStore) -> dict[
         if manifest is not None:
             manifests[fingerprint] = manifest
     return manifests
-
-
-def _search_trial(cell: Cell, proposal: Proposal) -> TrialResult:
-    state, reason = _ended(proposal.record, "planned")
-    return TrialResult(
-        *("search", cell, proposal.seed, proposal.fingerprint, state, reason),
-        params=proposal.params,
-        number=proposal.number,
-        record=proposal.record,
-    )
 
 
 def _ended(record: TrialRecord | None, otherwise: State) -> tuple[State, str]:
@@ -278,4 +277,6 @@ def scored_segments(
             references = target or labels or (trial.read_texts(split) or ([], []))[1] or sources or items
             if references:
                 return Segments.of(scored_lines(sources, references))
-    return segments_of([], splits[-1], data)
+    # Numbers among the settings, such as that of training lines, make no other segments.
+    named = sorted(f"{path} {value}" for path, value in dotted(data) if isinstance(value, str))
+    return Segments.of(["\n".join([splits[-1], *named])])

@@ -129,7 +129,8 @@ class Freezer:
         settings = {
             path: value
             for path, value in flat({name: part for name, part in written.items() if name != "data"})
-            if resolved.system.is_read(path, written) and not _lies_in(path, searched)
+            if resolved.system.is_read(path, written)
+            and not any(path == outer or path.startswith(f"{outer}.") for outer in searched)
         }
         settings |= self._data(getattr(resolved.config, "data", {}), "data")
         return FrozenCell(
@@ -177,10 +178,6 @@ class Freezer:
 def flat(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield dotted path and value of everything in nested mappings that is neither none nor empty."""
     return ((path, value) for path, value in dotted(values) if value not in (None, [], (), {}))
-
-
-def _lies_in(path: str, outer: Sequence[str]) -> bool:
-    return any(path == prefix or path.startswith(f"{prefix}.") for prefix in outer)
 
 
 def _stages(graph: StageGraph) -> dict[str, tuple[int, str]]:

@@ -255,7 +255,11 @@ def read_pairs(pair: Study, store: ArtifactStore, num_seeds: int) -> Pairs:
     """Read the first seeds of a study of two cells, on its objective."""
     objective = pair.objective
     sign = 1.0 if objective.direction == "maximize" else -1.0
-    records = _records(pair, store, num_seeds)
+    records = {}
+    for arm, cell in zip(_ARMS, cells(pair), strict=True):
+        resolved = resolve_cell(pair, cell)
+        for seed in pair.seeds[:num_seeds]:
+            records[arm, seed] = trial_record(store, resolved.graph(seed, SEARCH_SPLITS).fingerprint)
     values: dict[tuple[Arm, int], float] = {}
     failed: dict[tuple[Arm, int], str] = {}
     diverged = set()
@@ -277,15 +281,6 @@ def read_pairs(pair: Study, store: ArtifactStore, num_seeds: int) -> Pairs:
     # Values may be finite and yet of another metric: other signatures, or units of another vocabulary.
     why_not = _why_not(pair, [(records["kept", seed], records["proposal", seed]) for seed in gains])
     return Pairs(gains, failed, frozenset(diverged), frozenset(unended), why_not)
-
-
-def _records(pair: Study, store: ArtifactStore, num: int) -> dict[tuple[Arm, int], TrialRecord | None]:
-    records = {}
-    for arm, cell in zip(_ARMS, cells(pair), strict=True):
-        resolved = resolve_cell(pair, cell)
-        for seed in pair.seeds[:num]:
-            records[arm, seed] = trial_record(store, resolved.graph(seed, SEARCH_SPLITS).fingerprint)
-    return records
 
 
 def _why_not(pair: Study, records: list[tuple[TrialRecord | None, TrialRecord | None]]) -> str:

@@ -207,6 +207,10 @@ class CellResult:
     def _measured(self, metric: str) -> dict[int, Measured]:
         return {trial.seed: score for trial in self.trials if (score := trial.measured(metric)) is not None}
 
+    def values(self, metric: str, seeds: Sequence[int] | None = None) -> dict[int, float]:
+        """Return the scores alone, as `measured` does."""
+        return {seed: score.value for seed, score in self.measured(metric, seeds).items()}
+
     def lacks(self, metric: str) -> bool:
         """True if replicates have finished and none of them reports the metric, not even as NaN."""
         finished = self.finished
@@ -223,10 +227,10 @@ class CellResult:
 
     def mean(self, metric: str) -> float | None:
         """Average a metric over the finished replicates; None when there is none."""
-        values = [measured.value for measured in self.measured(metric).values()]
+        values = [*self.values(metric).values()]
         return float(np.mean(values)) if values else None
 
     def std(self, metric: str) -> float | None:
         """Standard deviation of a metric over seeds (n - 1); None below two seeds."""
-        values = [measured.value for measured in self.measured(metric).values()]
+        values = [*self.values(metric).values()]
         return float(np.std(values, ddof=1)) if len(values) > 1 else None

@@ -9,7 +9,7 @@ for all arms of a scale together, which are paired by seed. It tells what other 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -70,8 +70,7 @@ class Agreement:
 
     def to_json(self) -> dict[str, Any]:
         """Return all of it as JSON values."""
-        cheapest = None if self.cheapest is None else asdict(self.cheapest)
-        return rounded_all({**asdict(self), "cheapest": cheapest})
+        return rounded_all({**vars(self), "cheapest": self.cheapest})
 
 
 def agreement(
@@ -130,8 +129,7 @@ def _scores(result: Results, name: str) -> dict[str, dict[int, float]]:
         raise NlgraftError(f"{result.system.path} has no metric '{name}'. {hint}")
     sign = 1.0 if metric.direction == "maximize" else -1.0
     scores = {
-        cell.label: {seed: sign * score.value for seed, score in cell.measured(name).items()}
-        for cell in result.cells
+        cell.label: {seed: sign * value for seed, value in cell.values(name).items()} for cell in result.cells
     }
     return {arm: values for arm, values in scores.items() if values}
 

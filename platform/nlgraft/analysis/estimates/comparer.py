@@ -83,7 +83,11 @@ class Comparer:
         Returns:
             The weighted sum as a difference, without ``p_holm``.
         """
-        weights, cells = zip(*((weight, _finite(trials)) for weight, trials in terms), strict=True)
+        weights = [weight for weight, _ in terms]
+        cells = [
+            {seed: trial for seed, trial in trials.items() if math.isfinite(trial.value)}
+            for _, trials in terms
+        ]
         # Weights sum to zero, so that what cells of one kind have in common cancels out.
         scale = sum(weight**2 for weight in weights) / 2
         prior = prior and replace(prior, variance=scale * prior.variance)
@@ -175,10 +179,6 @@ class Comparer:
 
 def _score(metric: str) -> Score:
     return partial(aggregate, metric.rpartition("/")[2])
-
-
-def _finite(trials: Mapping[int, Measured]) -> dict[int, Measured]:
-    return {seed: trial for seed, trial in trials.items() if math.isfinite(trial.value)}
 
 
 def _segments(trial: Measured) -> Array:

@@ -1,14 +1,15 @@
-"""A comparison of two cells on one metric: the difference and how certain it is."""
+"""What is asked of cells on one metric, and the answer: a difference and how certain it is."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, is_dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
 from nlgraft.analysis.data.ledger import Basis, Look, NoisePrior
+from nlgraft.analysis.data.trials import CellResult
 from nlgraft.analysis.estimates import power
 from nlgraft.analysis.estimates.noise_prior import Estimate
 from nlgraft.analysis.estimates.power import likely_look
@@ -27,6 +28,58 @@ _SHOWN = (
 
 _ROUNDING = 1e-9
 ONE_SEED = "one seed: the interval and p cover test-set sampling only, not training noise"
+
+
+SIGNS = (1.0, -1.0, -1.0, 1.0)
+"""Weights of cells that are no effect: a difference of two cells, or of two such differences."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """A cell's part in a comparison: its weight, and the metric on which it counts."""
+
+    weight: float
+    cell: CellResult
+    metric: str
+
+
+@dataclass(frozen=True)
+class Question:
+    """A weighted sum of cells, which is a difference: of two cells, of two gains, or an effect.
+
+    Attributes:
+        metric: The metric that it is in the unit of.
+        a: Meaning of the positive weights.
+        b: Meaning of the negative weights.
+        terms: The cells with their weights.
+        null: The sum under the null hypothesis.
+        margin: Difference that the study declares too small to matter.
+        second_metric: The metric of the second of two cells where it is another; may be the same cell.
+        is_effect: True for the effect of a factor or an interaction.
+    """
+
+    metric: str
+    a: str
+    b: str
+    terms: tuple[Term, ...]
+    null: float = 0.0
+    margin: float | None = None
+    second_metric: str | None = None
+    is_effect: bool = False
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Labels of the cells; of an effect, those with positive weights first, which tells effects apart."""
+        terms = self.terms
+        if self.is_effect:
+            terms = tuple(sorted(terms, key=lambda term: (-term.weight, term.cell.label)))
+        return tuple(term.cell.label for term in terms)
+
+    @property
+    def key(self) -> Hashable:
+        """The hypothesis, which two cells share from either side."""
+        is_symmetric = len(self.terms) == 2 and self.null == 0
+        return frozenset((term.metric, term.cell.label) for term in self.terms) if is_symmetric else self
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -291,7 +344,7 @@ class Comparison:
             "family": {"declared": self.family[0], "tested": self.family[1]},
             "looks": {number: look.p for number, look in self.looks.items()},
             "noise_df": self.estimate.df if self.estimate else 0.0,
-            "prior": None if self.prior is None else asdict(self.prior),
+            "prior": self.prior,
         }
         return rounded_all(document)
 
@@ -301,10 +354,16 @@ def _holm_text(p: float | None, family: tuple[int, int]) -> str:
 
 
 def rounded_all(value: Any) -> Any:
-    """Round every float in nested lists, tuples and mappings of JSON values to ten significant digits.
+    """Turn nested values and objects into JSON values, with every float rounded to ten significant digits.
 
-    They do not depend on the order of summation. Values that JSON cannot express become None.
+    They do not depend on the order of summation. Floats that JSON cannot express become None.
     """
+    if hasattr(value, "to_json"):
+        value = value.to_json()
+    elif is_dataclass(value):
+        value = vars(value)
+    elif hasattr(value, "tolist"):  # an array
+        value = value.tolist()
     if isinstance(value, Mapping):
         return {key: rounded_all(part) for key, part in value.items()}
     if isinstance(value, list | tuple):

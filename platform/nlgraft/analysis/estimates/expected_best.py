@@ -62,12 +62,12 @@ class ExpectedBest:
     worker_s_per_trial: float
 
     def to_json(self) -> dict[str, Any]:
-        """Return the curve as JSON values, without times; entry n - 1 of each list is that of n trials."""
+        """Return the curve for `rounded_all`, without times; entry n - 1 of an array is that of n trials."""
         return {
-            "mean": self.mean.tolist(),
-            "low": self.low.tolist(),
-            "high": self.high.tolist(),
-            "on_new_seeds": None if self.on_new_seeds is None else self.on_new_seeds.tolist(),
+            "mean": self.mean,
+            "low": self.low,
+            "high": self.high,
+            "on_new_seeds": self.on_new_seeds,
             "without_value": self.num_without_value,
             "steps_per_trial": self.steps_per_trial,
         }
@@ -125,7 +125,7 @@ def on_new_seeds(values: Array, seed_variance: float) -> Array:
 
 def _seed_variance(result: Results, metric: str) -> float | None:
     """Pool the variance of the replicates' values over cells."""
-    groups = [[score.value for score in cell.measured(metric).values()] for cell in result.cells]
+    groups = [[*cell.values(metric).values()] for cell in result.cells]
     variances = [(len(group) - 1, np.var(group, ddof=1)) for group in groups if len(group) >= 2]
     if not variances:
         return None

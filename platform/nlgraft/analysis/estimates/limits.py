@@ -6,8 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from nlgraft.analysis.data.trials import CellResult
-from nlgraft.analysis.estimates.comparison import Comparison
-from nlgraft.analysis.estimates.question import Term
+from nlgraft.analysis.estimates.comparison import Comparison, Term
 from nlgraft.study.data.system import Metric
 
 _CANCELLED = 1e-9
@@ -29,7 +28,8 @@ def limited(
     if metric.is_fixed:
         return comparison
     # Numbers of steps, say, may tie by chance.
-    if comparison.is_same and not metric.is_time and len(set(_scores(comparison, main, terms))) == 1:
+    on_main = {tuple(term.cell.values(main, comparison.seeds).values()) for term in terms}
+    if comparison.is_same and not metric.is_time and len(on_main) == 1:
         note = f"every score equals that of {comparison.b}: does the setting reach what computes it?"
         comparison = comparison.noted(note)
     if comparison.is_exact:  # seeds that tie by chance make nothing certain
@@ -49,7 +49,9 @@ def limited(
     if metric.counted_by and (why := _not_alike(metric, cells)):
         return _left_open(comparison, *why)
     if metric.is_time:  # time does not depend on the weights that a pretraining ended with
-        if not _is_crowded(cells, crowded):
+        records = [trial.record for cell in cells for trial in cell.finished]
+        stages = {stage["fingerprint"] for record in records if record for stage in record.stages}
+        if stages.isdisjoint(crowded):
             return comparison
         note = "timed beside other stages on the same machine; resources.max_concurrent: 1"
         return _left_open(comparison, "timed beside other stages", note)
@@ -62,39 +64,22 @@ def _left_open(comparison: Comparison, because: str, note: str) -> Comparison:
 
 def _do_vary(comparison: Comparison, terms: Sequence[Term]) -> bool:
     """True if the score of some cell depends on the seed, as that of a cell without training does not."""
-    return any(len(set(scores)) > 1 for scores in _scores(comparison, comparison.metric, terms))
-
-
-def _scores(comparison: Comparison, metric: str, terms: Sequence[Term]) -> list[tuple[float, ...]]:
-    """List the scores of each cell, over the seeds of the comparison."""
-    measured = [term.cell.measured(metric, comparison.seeds) for term in terms]
-    return [tuple(score.value for score in scores.values()) for scores in measured]
+    return any(len({*term.cell.values(term.metric, comparison.seeds).values()}) > 1 for term in terms)
 
 
 def _not_alike(metric: Metric, cells: Sequence[CellResult]) -> tuple[str, str] | None:
     """Say why a mean over tokens cannot be compared: counts differ for one seed, or are not on record."""
     advice = "compare a metric per character"
-    measured = [cell.measured(metric.counted_by) for cell in cells]
-    for seed in set().union(*measured):
-        if len({counts[seed].value for counts in measured if seed in counts}) > 1:
+    by_cell = [cell.values(metric.counted_by) for cell in cells]
+    for seed in set().union(*by_cell):
+        if len({counts[seed] for counts in by_cell if seed in counts}) > 1:
             return "different vocabularies", f"{metric.unit} of different vocabularies; {advice}"
-    if any(_is_unknown(cell, metric.counted_by) for cell in cells):
-        note = f"{metric.counted_by} is not on record, so the units may differ; {advice}"
-        return "vocabularies not on record", note
+    for cell, counts in zip(cells, by_cell, strict=True):
+        # Finished replicates may lack a count, unless the others all agree on it.
+        if len(counts) < len(cell.finished) and len({*counts.values()}) != 1:
+            note = f"{metric.counted_by} is not on record, so the units may differ; {advice}"
+            return "vocabularies not on record", note
     return None
-
-
-def _is_unknown(cell: CellResult, count: str) -> bool:
-    """True if finished replicates lack a count that the others do not all agree on."""
-    values = [measured.value for measured in cell.measured(count).values()]
-    return len(values) < len(cell.finished) and len(set(values)) != 1
-
-
-def _is_crowded(cells: Sequence[CellResult], crowded: Collection[str]) -> bool:
-    """True if a stage of the cells' finished trials shared its machine."""
-    records = [trial.record for cell in cells for trial in cell.finished]
-    stages = {stage["fingerprint"] for record in records if record for stage in record.stages}
-    return not stages.isdisjoint(crowded)
 
 
 def _without_lost(comparison: Comparison, terms: Sequence[Term]) -> Comparison:

@@ -187,7 +187,8 @@ def prior_from(
     cells: dict[str, dict[str, Training]] = {}
     scores: dict[str, dict[str, dict[int, float]]] = {}
     for entry in entries:
-        for cell, by_seed in entry.scores_on(metric).items():
+        scored = entry.scores if metric == entry.metrics[0] else entry.further_scores.get(metric, {})
+        for cell, by_seed in scored.items():
             if cell in entry.trainings:
                 cells.setdefault(entry.study, {})[cell] = entry.trainings[cell]
                 kept = {seed: score for seed, score in by_seed.items() if seed not in judged.get(cell, ())}

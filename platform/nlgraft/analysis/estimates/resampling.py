@@ -178,31 +178,6 @@ def interval(difference: float, draws: Array, alpha: float) -> tuple[float, floa
     return difference + float(low), difference + float(high)
 
 
-def holm(
-    p_values: Sequence[float | None], counted: Sequence[float | None] | None = None
-) -> list[float | None]:
-    """Adjust the p-values of one family after Holm (1979).
-
-    Args:
-        p_values: p-values; None does not count.
-        counted: Values, none below the p-value, with which each counts in the adjustment of the others; the
-            p-values themselves when left out.
-
-    Returns:
-        Adjusted values in the same order, never above 1; None stays None.
-    """
-    ordered = sorted(p for p in (p_values if counted is None else counted) if p is not None)
-    num = len(ordered)
-    # Step-down: an adjusted p-value is never below that of a smaller one.
-    running = [0.0, *accumulate(((num - rank) * p for rank, p in enumerate(ordered)), max)]
-
-    def adjusted(p: float) -> float:
-        rank = bisect_left(ordered, p)
-        return min(1.0, max((num - rank) * p, running[rank]))
-
-    return [None if p is None else adjusted(p) for p in p_values]
-
-
 def open_as_one(pair: Either, margin: float | None) -> Either:
     """Count p-values that are missing as 1 in a family; that of equality only where there is a margin."""
     p, p_equal = pair
@@ -215,7 +190,7 @@ def holm_either(pairs: Sequence[Either]) -> list[Either]:
     Of *no difference* and *a difference of at least the margin* at most one is true, so m questions have at
     most m true hypotheses, and Holm's factors are those of m, not of 2 m. While either hypothesis of a
     question stands it counts: a question leaves the family when both are rejected. This is the closed test
-    with Bonferroni's inequality; without second hypotheses it is Holm's procedure.
+    with Bonferroni's inequality; without second hypotheses it is the procedure of Holm (1979).
 
     Args:
         pairs: For each question the p-value of no difference, None if it does not count, and that of a
@@ -224,7 +199,15 @@ def holm_either(pairs: Sequence[Either]) -> list[Either]:
     Returns:
         Adjusted pairs in the same order, never above 1.
     """
-    larger = [None if p is None else max(p, other or 0.0) for p, other in pairs]
-    first = holm([p for p, _ in pairs], larger)
-    second = holm([None if p is None else other for p, other in pairs], larger)
-    return list(zip(first, second, strict=True))
+    larger = sorted(max(p, other or 0.0) for p, other in pairs if p is not None)
+    num = len(larger)
+    # Step-down: an adjusted p-value is never below that of a smaller one.
+    running = [0.0, *accumulate(((num - rank) * p for rank, p in enumerate(larger)), max)]
+
+    def adjusted(p: float | None) -> float | None:
+        if p is None:
+            return None
+        rank = bisect_left(larger, p)
+        return min(1.0, max((num - rank) * p, running[rank]))
+
+    return [(adjusted(p), None if p is None else adjusted(other)) for p, other in pairs]

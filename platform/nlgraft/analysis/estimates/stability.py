@@ -60,7 +60,7 @@ def stability(cell: CellResult, name: str, metric: Metric, floor: float = 0.0) -
         metric: Its meaning.
         floor: Score that is reached without learning, where higher is better.
     """
-    values = {seed: measured.value for seed, measured in cell.measured(name).items()}
+    values = cell.values(name)
     if not values:
         return None
     array = np.array(list(values.values()))

@@ -27,9 +27,6 @@ Verdict = Literal[
 _ON_OTHER_DATA: Mapping[Verdict, Verdict] = {
     "supported": "same direction",
     "contradicted": "opposite direction",
-    "equal": "equal",
-    "undecided": "undecided",
-    "not run": "not run",
 }
 
 _OF_MARGIN: Mapping[Verdict, str] = {
@@ -177,7 +174,7 @@ def judge(
         explanation = _lacking(comparison, alpha)
     return ClaimResult(
         claim=claim,
-        verdict=_ON_OTHER_DATA[verdict] if other_data else verdict,
+        verdict=_ON_OTHER_DATA.get(verdict, verdict) if other_data else verdict,
         explanation=explanation,
         comparison=comparison,
         values=values,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from nlgraft.analysis.data.ledger import (
     SCORED_ELSEWHERE,
@@ -23,13 +26,13 @@ from nlgraft.analysis.data.ledger import (
     record,
     scored_lines,
 )
+from nlgraft.analysis.data.score_tables import ScoreTable
 from nlgraft.analysis.data.trials import Measured
 from nlgraft.analysis.estimates.comparer import Comparer
 from nlgraft.analysis.estimates.comparison import Comparison, rounded_all
-from nlgraft.analysis.policy.planned import Test, by_rules, exploratory, over_looks
-from nlgraft.analysis.policy.rules import ALPHA, Rules, answered
-from nlgraft.basics.errors import DataError
-from nlgraft.basics.wording import timestamp
+from nlgraft.analysis.policy.rules import ALPHA, Rules, Test, answered, by_rules, exploratory, over_looks
+from nlgraft.basics.errors import DataError, nearest
+from nlgraft.basics.wording import count, timestamp
 from nlgraft.evaluation.scores import evaluate_text
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.text.files import has_text, read_lines
@@ -39,6 +42,15 @@ _SAMPLES = 1000
 _FAMILY = "compare"
 _FEW_ITEMS = 20
 """Below so many items resamples of them understate their noise."""
+_LESS_IS_BETTER = re.compile(
+    r"(^|[^a-z])(loss|ter|ppl|perplexity|error|[cw]er|nll|bits_per_byte|bpb|ma?e|r?mse|brier|ece)([^a-z]|$)",
+    re.IGNORECASE,
+)
+"""Words in the names of metrics of which less is better."""
+_NAMED = 3
+
+Runs = dict[tuple[str, str], dict[str, float]]
+"""Scores by item, by system and seed."""
 NO_LEDGER = (
     "no ledger, so no verdict: nothing tells what was compared on these lines before; --ledger STORE "
     "remembers it (a new directory, if there is none yet)"
@@ -50,26 +62,22 @@ class SystemScores:
     """One system on one metric.
 
     Attributes:
-        name: The system.
+        system: Its name.
         metric: The metric.
-        values: Its score with every seed.
         signature: How the scores were computed; None where nobody says.
-        is_up: True if more is better.
+        values: Its score with every seed.
         comparison: It minus the first system; None for the first.
     """
 
-    name: str
+    system: str
     metric: str
-    values: tuple[float, ...]
     signature: str | None
-    is_up: bool
-    comparison: Comparison | None = None
+    values: tuple[float, ...]
+    comparison: Comparison | None
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values."""
-        named = {"system": self.name, "metric": self.metric, "signature": self.signature}
-        compared = None if self.comparison is None else self.comparison.to_json()
-        return {**named, "values": rounded_all(self.values), "comparison": compared}
+        return rounded_all(vars(self))
 
 
 @dataclass(frozen=True)
@@ -85,6 +93,14 @@ class System:
     name: str
     measured: Mapping[str, Mapping[int, Measured]]
     digests: Sequence[str]
+
+    def signature(self, metric: str) -> str | None:
+        """How its first score was computed."""
+        return next(iter(self.measured[metric].values())).signature
+
+
+_Case = tuple[Comparison, LedgerQuestion, Plan, Test, str]
+"""A comparison, how it is entered, when and how it is made, and the variant that its outputs are of."""
 
 
 def compare_systems(
@@ -165,35 +181,34 @@ def compare_measured(
     num_seeds = max(2, min(len(system.digests) for system in systems))
     own_plan = Plan(seeds=tuple(range(1, 4 * num_seeds + 1)), looks=(num_seeds, 2 * num_seeds, 4 * num_seeds))
     comparer = Comparer(samples=_SAMPLES, alpha=ALPHA)
-    scores: list[SystemScores] = []
-    questions: dict[tuple[str, str], tuple[LedgerQuestion, Plan, Test, str]] = {}
-    for metric in is_up:
-        scores.append(_scores(base, metric, is_up[metric]))
-        for system in others:
-            system_scores = _scores(system, metric, is_up[metric])
-            cells = (system.digests[0], base.digests[0])
-            plan = past_rules.plan(cells, own_plan)
-            test = partial(_tested, comparer, metric, scored_as or metric, [system, base])
-            compared = over_looks(plan, test)
-            scores.append(replace(system_scores, comparison=compared))
-            outputs = (*system.digests, *base.digests)
-            variant = next((variant_of[digest] for digest in outputs if digest in variant_of), "")
-            question = LedgerQuestion(
-                metric=metric,
-                cells=cells,
-                labels=(system.name, base.name),
-                signature=system_scores.signature,
-                family=None if variant else _FAMILY,
-                seeds=compared.seeds,
-                looks=compared.looks,
-                difference=compared.difference,
-                p=compared.p,
-                is_judged=not compared.open_because,
-            )
-            questions[metric, system.name] = question, plan, test, variant
+    cases: dict[tuple[str, str], _Case] = {}
+    for metric, system in product(is_up, others):
+        cells = (system.digests[0], base.digests[0])
+        plan = past_rules.plan(cells, own_plan)
+        test = partial(_tested, comparer, metric, scored_as or metric, [system, base])
+        compared = over_looks(plan, test)
+        outputs = (*system.digests, *base.digests)
+        variant = next((variant_of[digest] for digest in outputs if digest in variant_of), "")
+        question = LedgerQuestion(
+            metric=metric,
+            cells=cells,
+            labels=(system.name, base.name),
+            signature=system.signature(metric),
+            family=None if variant else _FAMILY,
+            seeds=compared.seeds,
+            looks=compared.looks,
+            difference=compared.difference,
+            p=compared.p,
+            is_judged=not compared.open_because,
+        )
+        cases[metric, system.name] = compared, question, plan, test, variant
     if store is None:
-        return [_without_verdict(system) for system in scores]
-    decisive = next(iter(is_up))
+        judged = {
+            key: replace(exploratory(compared, NO_LEDGER), standing="open")
+            for key, (compared, *_) in cases.items()
+        }
+        return _scores(systems, is_up, judged)
+    metrics = tuple(is_up)
     entry = Entry(
         version=VERSION,
         time=timestamp(),
@@ -203,12 +218,12 @@ def compare_measured(
         segments=segments,
         baseline=base.digests[0],
         cells=tuple(dict.fromkeys(digest for system in systems for digest in system.digests)),
-        metrics=tuple(is_up),
+        metrics=metrics,
         plan=own_plan,
         alpha=ALPHA,
-        asked=tuple(question for question, *_ in questions.values()),
+        asked=tuple(question for _, question, *_ in cases.values()),
         scores={
-            system.digests[0]: {seed: trial.value for seed, trial in system.measured[decisive].items()}
+            system.digests[0]: {seed: trial.value for seed, trial in system.measured[metrics[0]].items()}
             for system in systems
         },
     )
@@ -216,10 +231,10 @@ def compare_measured(
     entry = answered(entry, rules)
     if not is_recorded(entry, past):
         record(store, entry, past)
-    return [
-        _judged(system, entry, rules, *questions[system.metric, system.name]) if system.comparison else system
-        for system in scores
-    ]
+    judged = {
+        key: _answer(case, entry, rules).judged(ALPHA, is_up=is_up[key[0]]) for key, case in cases.items()
+    }
+    return _scores(systems, is_up, judged)
 
 
 def _read(
@@ -252,10 +267,19 @@ def _refuse_twins(systems: Sequence[System]) -> None:
             )
 
 
-def _scores(system: System, metric: str, is_up: bool) -> SystemScores:
-    trials = [*system.measured[metric].values()]
-    values = tuple(trial.value for trial in trials)
-    return SystemScores(system.name, metric, values, trials[0].signature, is_up)
+def _scores(
+    systems: Sequence[System], metrics: Iterable[str], judged: Mapping[tuple[str, str], Comparison]
+) -> list[SystemScores]:
+    return [
+        SystemScores(
+            system.name,
+            metric,
+            system.signature(metric),
+            tuple(trial.value for trial in system.measured[metric].values()),
+            judged.get((metric, system.name)),
+        )
+        for metric, system in product(metrics, systems)
+    ]
 
 
 def _tested(
@@ -280,30 +304,125 @@ def _tested(
     return replace(compared, metric=metric)
 
 
-def _without_verdict(system: SystemScores) -> SystemScores:
-    if system.comparison is None:
-        return system
-    return replace(system, comparison=replace(exploratory(system.comparison, NO_LEDGER), standing="open"))
-
-
-def _judged(
-    system: SystemScores,
-    entry: Entry,
-    rules: Rules,
-    question: LedgerQuestion,
-    plan: Plan,
-    test: Test,
-    variant: str,
-) -> SystemScores:
+def _answer(case: _Case, entry: Entry, rules: Rules) -> Comparison:
     """Put in the ledger's answer, as for a cell of a study."""
-    assert system.comparison is not None
+    compared, question, plan, test, variant = case
     answer = rules.answer(entry, question)
     if answer.basis == "exploratory":
         reason = f"{answer.reason}; compare it on test lines that nobody has scored"
         if variant:
             reason = f"outputs of {variant}, whose report judges them"
-        compared = exploratory(test(None), f"exploratory, no verdict: {reason}")
-    else:
-        size = (len(entry.asked), sum(other.p is not None for other in entry.asked))
-        compared = by_rules(replace(system.comparison, family=size), answer, plan, entry.alpha)
-    return replace(system, comparison=compared.judged(entry.alpha, is_up=system.is_up))
+        return exploratory(test(None), f"exploratory, no verdict: {reason}")
+    size = (len(entry.asked), sum(other.p is not None for other in entry.asked))
+    return by_rules(replace(compared, family=size), answer, plan, entry.alpha)
+
+
+def compare_scores(
+    table: ScoreTable,
+    name: str,
+    metrics: Sequence[str] = (),
+    baseline: str | None = None,
+    store: ArtifactStore | None = None,
+    *,
+    is_lower_better: bool = False,
+) -> tuple[list[SystemScores], list[str]]:
+    """Compare every system of a table with the baseline; a system's score is its mean over the items.
+
+    Seeds count in the order of the table, those that all systems have first. In a ledger a system is known
+    again by the scores of its first seed, and items by their names.
+
+    Args:
+        table: The scores.
+        name: Name of the comparison in the ledger.
+        metrics: The metrics, the first of which decides; may be left out if there is one. ``acc`` stands for
+            all ``TASK/acc`` of the table.
+        baseline: The system that the others are compared with; the first of the table if left out.
+        store: As of `compare_systems`.
+        is_lower_better: Less is better, whatever the metrics' names say.
+
+    Returns:
+        The comparisons, and how the scores were paired.
+
+    Raises:
+        DataError: There is no such metric or baseline, only one system, or nothing that can be paired.
+    """
+    names = list(dict.fromkeys(score.metric for score in table.scores))
+    if not metrics and len(names) > 1:
+        raise DataError(f"{len(names)} metrics: choose by --metric. {nearest('', names)}")
+    runs_of: dict[str, Runs] = {metric: {} for metric in metrics or names}
+    for score in table.scores:
+        for metric in {score.metric, score.metric.rpartition("/")[2]} & {*runs_of}:
+            run = runs_of[metric].setdefault((score.system, score.seed), {})
+            if score.item in run:
+                raise DataError(
+                    f"{score.where}: several metrics end in /{metric}; name one of them by --metric"
+                )
+            run[score.item] = score.value
+    if unknown := [metric for metric, runs in runs_of.items() if not runs]:
+        raise DataError("\n".join(f"no metric {metric!r}. {nearest(metric, names)}" for metric in unknown))
+    main, *_ = runs_of.values()
+    systems, seeds = (list(dict.fromkeys(labels)) for labels in zip(*main, strict=True))
+    if baseline is not None and baseline not in systems:
+        raise DataError(f"no system {baseline!r}. {nearest(baseline, systems)}")
+    for metric, runs in runs_of.items():
+        if without := [system for system in systems if system not in {scored for scored, _ in runs}]:
+            raise DataError(f"{metric}: no score of {', '.join(without)}")
+    first = baseline or systems[0]
+    systems.sort(key=lambda system: system != first)
+    lacking = {seed: [system for system in systems if (system, seed) not in main] for seed in seeds}
+    seeds.sort(key=lambda seed: len(lacking[seed]))
+    num_common = sum(not without for without in lacking.values())
+    counted = f", counted as 1 to {len(seeds)}: {', '.join(seeds)}" if seeds[0] != "1" else ""
+    notes = [f"{count(len(systems), 'system')}, {count(num_common, 'seed')} in common{counted}"]
+    notes += [f"seed {seed}: not of {', '.join(without)}" for seed, without in lacking.items() if without]
+    measured: dict[str, dict[str, dict[int, Measured]]] = {system: {} for system in systems}
+    is_up = {}
+    for metric, runs in runs_of.items():
+        directions = [up for name, up in table.is_up.items() if metric in (name, name.rpartition("/")[2])]
+        is_up[metric] = not is_lower_better and all(directions or [not _LESS_IS_BETTER.search(metric)])
+        items = _common_items(metric, runs, is_up[metric], notes)
+        for system in systems:
+            measured[system][metric] = {
+                number: _mean([runs[system, seed][item] for item in items], has_items=any(items))
+                for number, seed in enumerate(seeds, 1)
+                if (system, seed) in runs
+            }
+    paired = [
+        System(
+            system,
+            measured[system],
+            [_digest(system, main[system, seed]) for seed in seeds if (system, seed) in main],
+        )
+        for system in systems
+    ]
+    all_items = sorted({item for run in main.values() for item in run if item})
+    compared = compare_measured(
+        paired, is_up, Segments.of(all_items or [name]), name, store, scored_as="item"
+    )
+    return compared, [*notes, *table.notes]
+
+
+def _common_items(metric: str, runs: Runs, is_up: bool, notes: list[str]) -> list[str]:
+    """List the items that all runs have, in the order of the files, and note which are missing where."""
+    items = dict.fromkeys(item for run in runs.values() for item in run)
+    common = [item for item in items if all(item in run for run in runs.values())]
+    among = f"mean over {count(len(common), 'item')} in common" if any(items) else "one score a seed"
+    notes.append(f"{metric}: {among}, {'more' if is_up else 'less'} is better")
+    for (system, seed), run in runs.items():
+        if missing := [item for item in items if item not in run]:
+            few = ", ".join(missing[:_NAMED]) + ", ..." * (len(missing) > _NAMED)
+            lacks = f"{system} with seed {seed} lacks {count(len(missing), 'item')}"
+            notes.append(f"{metric}: {lacks} ({few}); left out of all")
+    if not common:
+        raise DataError("\n".join([f"{metric}: no item has a score of every system and seed", *notes]))
+    return common
+
+
+def _mean(values: Sequence[float], *, has_items: bool) -> Measured:
+    rows = np.column_stack([values, np.ones(len(values))])
+    return Measured(float(np.mean(values)), rows if has_items else None)
+
+
+def _digest(system: str, run: Mapping[str, float]) -> str:
+    # One number of a run may well be that of another system.
+    return Segments.of([*map(repr, sorted(run.items())), *([] if any(run) else [system])]).digest

@@ -129,11 +129,10 @@ class Gain:
         """Average gains; with ``alpha``, with an interval that covers 1 - alpha."""
         mean = float(np.mean(gains)) if gains else None
         interval = None
-        if alpha is not None and len(gains) >= 2:
-            half = float(
-                stdtrit(len(gains) - 1, 1 - alpha / 2) * np.std(gains, ddof=1) / math.sqrt(len(gains))
-            )
-            interval = (float(np.mean(gains)) - half, float(np.mean(gains)) + half)
+        if alpha is not None and mean is not None and len(gains) >= 2:
+            t = stdtrit(len(gains) - 1, 1 - alpha / 2)
+            half = float(t * np.std(gains, ddof=1) / math.sqrt(len(gains)))
+            interval = (mean - half, mean + half)
         return cls(tuple(seeds), tuple(gains), mean, interval)
 
 
@@ -268,7 +267,12 @@ class Answer:
                 f"  measured again on {len(self.again.seeds)} fresh seeds: {self.again.mean:+.3g}{ends} "
                 f"{self.unit}; this is the gain to report"
             )
-        if reason := self.reason or self._given_up:
+        reason = self.reason
+        if self.decision == "DISCARD" and not reason:
+            reason = "given up: a gain of one standard deviation between seeds is unlikely; harm is not shown"
+            if len(self.first.seeds) >= LOOKS[-1]:
+                reason = f"given up: {LOOKS[-1]} seeds do not show a gain"
+        if reason:
             lines.append(f"  {reason}")
         lines += [f"  note: {note}" for note in self.notes]
         lines.append(
@@ -276,15 +280,6 @@ class Answer:
             f"{100 * self.alpha:g} % at most is expected to be no gain"
         )
         return [*lines, f"next: {self._next}"]
-
-    @property
-    def _given_up(self) -> str:
-        """Say what a discard means; empty otherwise."""
-        if self.decision != "DISCARD":
-            return ""
-        if len(self.first.seeds) >= LOOKS[-1]:
-            return f"given up: {LOOKS[-1]} seeds do not show a gain"
-        return "given up: a gain of one standard deviation between seeds is unlikely; harm is not shown"
 
     @property
     def _next(self) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
@@ -37,7 +37,7 @@ from nlgraft.analysis.data.registration import SHOWN_DIGITS, Registration, regis
 from nlgraft.analysis.data.results import Results
 from nlgraft.analysis.data.trials import CellResult, cached_method
 from nlgraft.analysis.estimates.comparer import Comparer
-from nlgraft.analysis.estimates.comparison import Comparison
+from nlgraft.analysis.estimates.comparison import SIGNS, Comparison, Question, Term
 from nlgraft.analysis.estimates.effects import Contrast, Effect, GainCurve, contrasts
 from nlgraft.analysis.estimates.limits import limited
 from nlgraft.analysis.estimates.noise_prior import (
@@ -48,14 +48,12 @@ from nlgraft.analysis.estimates.noise_prior import (
     published_prior,
     study_variance,
 )
-from nlgraft.analysis.estimates.question import SIGNS, Question, Term
 from nlgraft.analysis.estimates.searched_settings import CellSettings, searched_settings
 from nlgraft.analysis.estimates.stability import Stability, stability
 from nlgraft.analysis.estimates.trivial import Trivial, has_learned, trivial_output
 from nlgraft.analysis.policy.claims import ClaimResult, judge, signatures_differ
-from nlgraft.analysis.policy.planned import by_rules, exploratory, over_looks
 from nlgraft.analysis.policy.registered import Conformance, conformance_of
-from nlgraft.analysis.policy.rules import Rules, answered
+from nlgraft.analysis.policy.rules import Rules, answered, by_rules, exploratory, over_looks
 from nlgraft.basics.errors import NlgraftError, StoreError, nearest
 from nlgraft.basics.wording import timestamp
 from nlgraft.pipeline.fingerprint import dotted, fingerprint
@@ -109,6 +107,21 @@ class Analysis:
         return sum(not member.is_certain for member in members), sum(bool(member.looks) for member in members)
 
 
+@dataclass(frozen=True)
+class Lines:
+    """Test segments, and what the ledger held of them before these results entered.
+
+    Attributes:
+        segments: The segments.
+        past: The entries on them.
+        rules: The rules on them.
+    """
+
+    segments: Segments
+    past: History
+    rules: Rules
+
+
 @dataclass(eq=False)
 class RecordedResults(Results):
     """Results that enter the ledger of their store when their verdicts are asked for."""
@@ -138,7 +151,7 @@ class RecordedResults(Results):
         """Enter what the study asks, before scores are shown, unless all of it has been entered."""
         if self.store is not None and self.metrics:
             for entry in self._entries():
-                if self._rules_of(entry.metrics[0]).declarable(entry):
+                if self._lines_of(entry.metrics[0]).rules.declarable(entry):
                     self._enter(entry)
 
     def frame(self) -> pd.DataFrame:
@@ -146,23 +159,20 @@ class RecordedResults(Results):
         _ = self.analyses
         return super().frame()
 
-    @cached_property
-    def prior_of(self) -> Callable[[str, Sequence[str]], NoisePrior | None]:
+    def prior_of(self, metric: str, labels: Sequence[str]) -> NoisePrior | None:
         """What the store's earlier studies said when the first question about the cells was asked."""
-        return self._frozen_prior if self.store is not None else lambda metric, labels: None
-
-    def _frozen_prior(self, metric: str, labels: Sequence[str]) -> NoisePrior | None:
-        def present() -> NoisePrior | None:
-            return self._present_prior(metric, paired_kinds([self.trainings[label] for label in labels]))
-
-        return self._rules_of(metric).prior(metric, [self._keys[label] for label in labels], present)
+        if self.store is None:
+            return None
+        kinds = paired_kinds([self.trainings[label] for label in labels])
+        present = partial(self._present_prior, metric, kinds)
+        return self._lines_of(metric).rules.prior(metric, [self._keys[label] for label in labels], present)
 
     @cached_method
     def _present_prior(self, metric: str, kinds: tuple[str, str] | None) -> NoisePrior | None:
         """What earlier studies, or published ones, say now of two kinds of training."""
         if kinds is None or self.study.analysis.prior == "none":
             return None
-        entries = self._past_of(metric).whole.values()
+        entries = self._lines_of(metric).past.whole.values()
         # A variant of this study shares its trials, so that its noise would be counted twice.
         others = [entry for entry in entries if entry.study != self.study.name]
         seeds = self.own_plan.seeds
@@ -175,14 +185,14 @@ class RecordedResults(Results):
 
     def num_segments(self, metric: str) -> int:
         """Count what a metric is scored on: test lines or documents; 1 where the store does not hold them."""
-        return self._segments_of(metric).num
+        return self._lines_of(metric).segments.num
 
     @cached_property
     def registration(self) -> Conformance | None:
         """How they relate to the registration of their study; None if it is not registered."""
         if self.store is None:
             return None
-        return conformance_of(self, self.store, self._configs, self._past_of(self.main_metric))
+        return conformance_of(self, self.store, self._configs, self._lines_of(self.main_metric).past)
 
     def register(self) -> Registration:
         """Register the study, or find the registration that froze the same.
@@ -191,7 +201,7 @@ class RecordedResults(Results):
             DataError: Text cannot be read.
         """
         assert self.store is not None
-        return register(self, self.store, self._segments_of(self.main_metric))
+        return register(self, self.store, self._lines_of(self.main_metric).segments)
 
     def _difference(
         self, metric: str, labels: Sequence[str], null: float = 0.0, second_metric: str | None = None
@@ -224,19 +234,21 @@ class RecordedResults(Results):
         for metric in {term.metric for term in question.terms}:
             trials = [trial for cell in self.cells for trial in cell.measured(metric).values()]
             self._comparer.prepare(metric, trials)
-        plan = self._plan_of(question.labels, question.metric)
+        cells = [self._keys[label] for label in question.labels]
+        plan = self._lines_of(question.metric).rules.plan(cells, self.own_plan)
         compared = over_looks(plan, partial(self._over_seeds, question), question.margin)
         return self._limited(compared, question.terms)
 
     @cached_property
-    def _places(self) -> dict[str, int]:
+    def places(self) -> dict[str, int]:
+        """Places of the cells by label."""
         return {cell.label: place for place, cell in enumerate(self.cells)}
 
     def _over_seeds(self, question: Question, seeds: Sequence[int] | None) -> Comparison:
         """Compare over some seeds, or all finished ones, with what earlier studies say of their noise."""
         metric, labels = question.metric, question.labels
         # Draws of t are not symmetric: for one interval from either side the study's last cell is positive.
-        last = max(question.terms, key=lambda term: self._places[term.cell.label])
+        last = max(question.terms, key=lambda term: self.places[term.cell.label])
         sign = math.copysign(1.0, last.weight)
         sides = [(sign * term.weight, term.cell.measured(term.metric, seeds)) for term in question.terms]
         test = partial(self._comparer.contrast, metric, question.a, question.b, sides, sign * question.null)
@@ -255,10 +267,7 @@ class RecordedResults(Results):
     @cached_method
     def _noise(self, metric: str, kinds: tuple[str, str], seeds: tuple[int, ...]) -> StudyVariance:
         """Pool the noise of the whole study."""
-        scores = {
-            cell.label: {seed: trial.value for seed, trial in cell.measured(metric, seeds).items()}
-            for cell in self.cells
-        }
+        scores = {cell.label: cell.values(metric, seeds) for cell in self.cells}
         return study_variance(self.trainings, scores, kinds)
 
     @cached_property
@@ -312,8 +321,8 @@ class RecordedResults(Results):
     @cached_property
     def searched_settings(self) -> list[CellSettings]:
         """Which searched settings mattered, by cell; a description, see `estimates.searched_settings`."""
-        by_cell = [searched_settings(self, cell) for cell in self.cells]
-        return [settings for settings in by_cell if settings is not None]
+        cells = self.cells
+        return [settings for cell in cells if (settings := searched_settings(self, cell)) is not None]
 
     @cached_property
     def stabilities(self) -> list[Stability]:
@@ -322,8 +331,10 @@ class RecordedResults(Results):
         if main not in self.metrics:
             return []
         floor = self.trivial.value if self.trivial is not None and main.endswith("/accuracy") else 0.0
-        by_cell = [stability(cell, main, self.metrics[main], floor) for cell in self.cells]
-        return [examined for examined in by_cell if examined is not None]
+        metric = self.metrics[main]
+        return [
+            examined for cell in self.cells if (examined := stability(cell, main, metric, floor)) is not None
+        ]
 
     @cached_property
     def samples(self) -> int:
@@ -342,14 +353,14 @@ class RecordedResults(Results):
         return Comparer(samples=self.samples, alpha=settings.alpha)
 
     @cached_property
-    def _claimed(self) -> dict[Hashable, Question]:
-        """The questions of the claims."""
+    def claimed(self) -> dict[Hashable, Question]:
+        """The questions of the claims, by what they ask."""
         questions = map(self._claim_question, claims_of(self.study))
         return {question.key: question for question in questions}
 
     @cached_property
     def _claimed_labels(self) -> set[str]:
-        return {label for question in self._claimed.values() for label in question.labels}
+        return {label for question in self.claimed.values() for label in question.labels}
 
     @cached_property
     def _families(self) -> dict[str, list[Question]]:
@@ -360,11 +371,14 @@ class RecordedResults(Results):
         study declares, whether it has been run or not; there is no question about a metric that a finished
         cell does not have.
         """
-        claimed = [*self._claimed.values()]
+        claimed = [*self.claimed.values()]
         families = {"claims": claimed}
         if self.study.analysis.family == "all_cells":
             families = {
-                name: [*self._of_cells(name), *(question for question in claimed if question.metric == name)]
+                name: [
+                    *self.cell_questions(name),
+                    *(question for question in claimed if question.metric == name),
+                ]
                 for name in dict.fromkeys([self.main_metric, *(question.metric for question in claimed)])
             }
         return {
@@ -378,7 +392,7 @@ class RecordedResults(Results):
             for name, family in families.items()
         }
 
-    def _of_cells(self, metric: str) -> list[Question]:
+    def cell_questions(self, metric: str) -> list[Question]:
         """Ask for every cell's difference from the baseline."""
         return [self._difference(metric, (cell.label, self.baseline.label)) for cell in self.cells[1:]]
 
@@ -505,20 +519,19 @@ class RecordedResults(Results):
         """True if the study asks about the first cell in claims alone, and not this."""
         if self.study.analysis.family != "claims" or question.is_effect:
             return False
-        return question.labels[0] in self._claimed_labels and question.key not in self._claimed
+        return question.labels[0] in self._claimed_labels and question.key not in self.claimed
 
     def _exploratory(self, question: Question, reason: str) -> Comparison:
         """Compare over all finished seeds, whatever the looks."""
         compared = replace(self._over_seeds(question, None), margin=question.margin)
+        compared = self._limited(compared, question.terms)
         if self._is_left_to_claims(question):
-            note = "no verdict here: what the study asks about it stands in its claims"
-            return exploratory(self._limited(compared, question.terms), note)
+            return exploratory(compared, "no verdict here: what the study asks about it stands in its claims")
         # A score on dev asks for no fresh test lines.
         is_on_test = question.metric.startswith("test")
         where = "in a claim, " if self.study.analysis.family == "claims" else ""
         advice = f"; declare it {where}on test lines that nobody has scored: {self._command}"
-        note = f"exploratory, no verdict: {reason}{advice if is_on_test else ''}"
-        return exploratory(self._limited(compared, question.terms), note)
+        return exploratory(compared, f"exploratory, no verdict: {reason}{advice if is_on_test else ''}")
 
     @cached_property
     def _command(self) -> str:
@@ -533,7 +546,7 @@ class RecordedResults(Results):
     def _renewed(self) -> set[str]:
         """Digests of the cells whose settings were seen before, with other text or versions of stages."""
         first: dict[str, str] = {}
-        for entry in self._past_of(self.main_metric).entries.values():
+        for entry in self._lines_of(self.main_metric).past.entries.values():
             for cell, config in entry.configs.items():
                 first.setdefault(config, cell)
         pairs = [(self._keys[label], config) for label, config in self._configs.items()] if first else []
@@ -541,7 +554,7 @@ class RecordedResults(Results):
 
     def _enter(self, entry: Entry) -> Analysis:
         """Judge an analysis, and enter it into the ledger if there is one."""
-        past, why_not = self._past_of(entry.metrics[0]), ""
+        past, why_not = self._lines_of(entry.metrics[0]).past, ""
         rules = Rules([*past.entries.values(), entry])
         entry = answered(entry, rules)
         if self.store is not None and not is_recorded(entry, past):
@@ -583,33 +596,32 @@ class RecordedResults(Results):
         main = self.main_metric
         by_segments: dict[Segments, list[LedgerQuestion]] = {}
         for name, questions in self._families.items():
-            segments = self._segments_of(main if name == "claims" else name)
+            segments = self._lines_of(main if name == "claims" else name).segments
             by_segments.setdefault(segments, []).extend(
                 self._ledger_question(question, name) for question in questions
             )
         # Lines that no family is about are entered as well: scores on them are shown.
         for name in (main, *(name for name in self._scored if name.startswith("test"))):
-            by_segments.setdefault(self._segments_of(name), [])
-        on_main = by_segments[self._segments_of(main)]
+            by_segments.setdefault(self._lines_of(name).segments, [])
+        on_main = by_segments[self._lines_of(main).segments]
         effects = (self._effect(main, contrast) for contrast in self._contrasts)
         on_main += [self._ledger_question(effect, f"{EFFECTS}{main}") for effect in effects]
         on_main += self._shown_beside(on_main)
-        return [self._entry(segments, entry_questions) for segments, entry_questions in by_segments.items()]
+        return [self._entry(segments, tuple(questions)) for segments, questions in by_segments.items()]
 
     def _shown_beside(self, declared: Sequence[LedgerQuestion]) -> list[LedgerQuestion]:
         """List comparisons that a report shows though the study's family leaves them out."""
-        shown = self._of_cells(self.main_metric)
+        shown = self.cell_questions(self.main_metric)
         for curve in gain_cells(self.study, [cell.cell for cell in self.cells]).values():
             shown += [self._difference(self.main_metric, (a.label, b.label)) for _, a, b in curve]
         questions = {question.hypothesis: question for question in map(self._ledger_question, shown)}
         hypotheses = {question.hypothesis for question in declared}
         return [question for hypothesis, question in questions.items() if hypothesis not in hypotheses]
 
-    def _entry(self, segments: Segments, entry_questions: Iterable[LedgerQuestion]) -> Entry:
-        questions = tuple(entry_questions)
+    def _entry(self, segments: Segments, questions: tuple[LedgerQuestion, ...]) -> Entry:
         keys, main = self._keys, self.main_metric
-        is_main = self._segments_of(main) == segments
-        scored = [name for name in self._scored if self._segments_of(name) == segments]
+        is_main = self._lines_of(main).segments == segments
+        scored = [name for name in self._scored if self._lines_of(name).segments == segments]
         deciding = main if is_main else questions[0].metric if questions else scored[0]
         return Entry(
             version=VERSION,
@@ -633,10 +645,7 @@ class RecordedResults(Results):
         return [name for name, metric in self.metrics.items() if metric.split and not metric.is_time]
 
     def _scores(self, metric: str) -> dict[str, dict[int, float]]:
-        return {
-            self._keys[cell.label]: {seed: score.value for seed, score in cell.measured(metric).items()}
-            for cell in self.cells
-        }
+        return {self._keys[cell.label]: cell.values(metric) for cell in self.cells}
 
     @cached_property
     def _configs(self) -> dict[str, str]:
@@ -666,13 +675,13 @@ class RecordedResults(Results):
         main, own_keys = self.main_metric, {*keys.values()}
         scores = [
             (cell, values, entry.configs.get(cell))
-            for entry in self._past_of(main).entries.values()
+            for entry in self._lines_of(main).past.entries.values()
             if entry.metrics[0] == main
             for cell, values in entry.scores.items()
             if cell not in own_keys
         ]
         for cell in self.cells if scores else ():
-            values = {seed: score.value for seed, score in cell.measured(main).items()}
+            values = cell.values(main)
             config = self._configs[cell.label]
             # The same settings come first: their scores are the likeliest to be the same question.
             alike = sorted(scores, key=lambda seen: seen[2] != config)
@@ -684,11 +693,6 @@ class RecordedResults(Results):
             )
             keys[cell.label] = next(same, keys[cell.label])
         return keys
-
-    def _plan_of(self, labels: Sequence[str], metric: str) -> Plan:
-        if self.store is None:
-            return self.own_plan
-        return self._rules_of(metric).plan([self._keys[label] for label in labels], self.own_plan)
 
     def _ledger_question(self, question: Question, family: str | None = None) -> LedgerQuestion:
         """Describe a question and its answer."""
@@ -713,32 +717,17 @@ class RecordedResults(Results):
             prior=compared.prior,
         )
 
-    def _past_of(self, metric: str) -> History:
-        """The entries on the segments of a metric before these results entered."""
-        return self._history(self._segments_of(metric))
-
-    @cached_method
-    def _history(self, segments: Segments) -> History:
-        return History({}) if self.store is None else history(self.store, segments)
-
-    def _rules_of(self, metric: str) -> Rules:
-        """The rules on the segments of a metric before these results entered."""
-        return self._rules(self._segments_of(metric))
-
-    @cached_method
-    def _rules(self, segments: Segments) -> Rules:
-        return Rules(self._history(segments).entries.values())
-
-    def _segments_of(self, metric: str) -> Segments:
-        """Describe what a metric is scored on."""
+    def _lines_of(self, metric: str) -> Lines:
+        """What a metric is scored on."""
         split = self.system.metrics[metric].split or self.system.metrics[self.main_metric].split or "test"
-        place = metric.partition("/")[0] if self.system.metrics[metric].split else split
-        return self._segments(place, split)
+        return self._lines(metric.partition("/")[0] if self.system.metrics[metric].split else split, split)
 
     @cached_method
-    def _segments(self, place: str, split: str) -> Segments:
+    def _lines(self, place: str, split: str) -> Lines:
         finished = [cell.finished[0] for cell in self.cells if cell.finished]
-        return scored_segments(finished, (place, split), self.study.data)
+        segments = scored_segments(finished, (place, split), self.study.data)
+        past = History({}) if self.store is None else history(self.store, segments)
+        return Lines(segments, past, Rules(past.entries.values()))
 
 
 def _num_same(scores: Mapping[int, float], others: Mapping[int, float]) -> int:

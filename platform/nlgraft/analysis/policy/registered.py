@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from nlgraft.analysis.data.ledger import Entry, History
@@ -22,7 +22,6 @@ from nlgraft.basics.wording import count
 from nlgraft.pipeline.fingerprint import canonical_json
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import level_text
-from nlgraft.study.data.study import Study
 
 NONE = "none"
 _SHOWN_CHARS = 100
@@ -68,10 +67,6 @@ class Deviation:
         """The deviation in one line."""
         return f"{self.what}: {self.registered} → {self.now}"
 
-    def to_json(self) -> dict[str, str]:
-        """Return it as JSON values."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Conformance:
@@ -102,28 +97,21 @@ class Conformance:
 
     def __str__(self) -> str:
         """State it in a few sentences, without the deviations."""
-        registration = self.registration
-        variant = "" if registration.variant == self.variant else f" as {registration.variant}"
-        which = ""
+        registration, num = self.registration, len(self.seen)
+        which = "" if registration.variant == self.variant else f" as {registration.variant}"
+        which += f" ({registration.name}"
         if self.num_registrations > 1:
-            which = f", registration {self.number} of {self.num_registrations} under this name"
-        text = f"As registered{variant} ({registration.name}{which}), {self._when()}."
-        if self.deviations:
-            text = (
-                f"Registered{variant} ({registration.name}{which}), {self._when()}, with "
-                f"{count(len(self.deviations), 'deviation')}."
-            )
-        return " ".join([text, *(f"A registration is damaged: {problem}." for problem in self.problems)])
-
-    def _when(self) -> str:
-        num, finished = len(self.seen), self.registration.num_finished
-        text = f"after {count(num, 'analysis', 'analyses')} of its test segments"
+            which += f", registration {self.number} of {self.num_registrations} under this name"
+        when = f"after {count(num, 'analysis', 'analyses')} of its test segments"
         if not num:
-            text = "before any analysis of its test segments in this store"
-        if finished:
-            replicates = count(self.registration.num_planned, "replicate")
-            text += f"; {finished} of its {replicates} had finished"
-        return text
+            when = "before any analysis of its test segments in this store"
+        if registration.num_finished:
+            replicates = count(registration.num_planned, "replicate")
+            when += f"; {registration.num_finished} of its {replicates} had finished"
+        text = f"As registered{which}), {when}."
+        if self.deviations:
+            text = f"Registered{which}), {when}, with {count(len(self.deviations), 'deviation')}."
+        return " ".join([text, *(f"A registration is damaged: {problem}." for problem in self.problems)])
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
@@ -138,7 +126,7 @@ class Conformance:
             "is_as_registered": self.is_as_registered,
             "analyses_before": list(self.seen),
             "finished_before": registration.num_finished,
-            "deviations": [deviation.to_json() for deviation in self.deviations],
+            "deviations": [vars(deviation) for deviation in self.deviations],
             "text": str(self),
         }
 
@@ -169,7 +157,16 @@ def conformance_of(
         now = Freezer(texts).freeze(study)
     except DataError as error:  # text that was edited, on a hub that is away: the results can be shown
         deviations.append(Deviation(what="text", registered="readable", now=f"cannot be read: {error}"))
-    chosen = _chosen(registrations, study, now)
+    digest = now and now.digest
+    # The newest of this content, of the variant, of the study itself, or of any variant.
+    chosen = max(
+        reversed(registrations),
+        key=lambda entry: (
+            entry.digest == digest,
+            entry.variant == study.variant,
+            entry.variant == study.name,
+        ),
+    )
     before = {number: entry for number, entry in past.entries.items() if number <= chosen.num_analyses}
     compared = {number for number, entry in before.items() if entry.has_compared}
     if now is not None:
@@ -187,22 +184,13 @@ def conformance_of(
     )
 
 
-def _chosen(registrations: Sequence[Registration], study: Study, now: Content | None) -> Registration:
-    """Choose the registration to compare with: of this content, of the variant, of the study, any."""
-    same = [entry for entry in registrations if now is not None and entry.digest == now.digest]
-    of_variant = [entry for entry in registrations if entry.variant == study.variant]
-    plain = [entry for entry in registrations if entry.variant == study.name]
-    return (same or of_variant or plain or registrations)[-1]
-
-
 def _execution(registered: Content, now: Content, results: Results) -> Iterator[Deviation]:
     """List registered replicates that have not finished; none before the first trial has started."""
     if not any(cell.has_started for cell in results.cells):
         return
-    by_label = {cell.label: cell for cell in results.cells}
     seeds = registered.seeds
-    for frozen, counterpart in paired(registered, now):
-        cell = by_label[counterpart.label]
+    for frozen, _ in paired(registered, now):
+        cell = results.cell(frozen.label)
         if not cell.has_started:
             yield Deviation(
                 what=f"trials of {frozen.label}", registered=count(len(seeds), "seed"), now="not run"

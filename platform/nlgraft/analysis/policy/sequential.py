@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from nlgraft.analysis.data.results import Stop
-from nlgraft.analysis.estimates.comparison import Comparison
+from nlgraft.analysis.estimates.comparison import Comparison, Question
 from nlgraft.analysis.estimates.power import decided_by
-from nlgraft.analysis.estimates.question import Question
 from nlgraft.analysis.policy.recorded import RecordedResults
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.study import Study
@@ -37,12 +36,10 @@ class SequentialResults(RecordedResults):
             return result
         stops = result.replay()
         # A run with --next-look may have granted more.
-        granted = {cell.label: read_granted(study, store).get(cell.cell.key, 0) for cell in result.cells}
-        stops |= {
-            label: Stop(granted[label], "")
-            for label, stop in stops.items()
-            if granted[label] > stop.num_seeds
-        }
+        granted = read_granted(study, store)
+        for cell in result.cells:
+            if (num := granted.get(cell.cell.key, 0)) > stops[cell.label].num_seeds:
+                stops[cell.label] = Stop(num, "")
         result = result._up_to({label: stop.num_seeds for label, stop in stops.items()}, has_finished=True)
         result.stops = stops
         return result
@@ -131,9 +128,9 @@ class SequentialResults(RecordedResults):
     @property
     def _seed_questions(self) -> list[Question]:
         """The comparisons that cells get seeds for: with the baseline on the main metric, and of claims."""
-        questions = [*self._claimed.values()]
+        questions = [*self.claimed.values()]
         if self.study.analysis.family == "all_cells" and self.main_metric in self.metrics:
-            questions += self._of_cells(self.main_metric)
+            questions += self.cell_questions(self.main_metric)
         return list({question.key: question for question in questions}.values())
 
 

@@ -20,11 +20,9 @@ from nlgraft.analysis.data.trials import Array
 from nlgraft.analysis.estimates.looks import look_levels
 from nlgraft.analysis.estimates.noise_prior import Estimate, StudyVariance, applicable, moderated
 from nlgraft.analysis.estimates.power import smallest_detectable
-from nlgraft.analysis.estimates.question import SIGNS
 from nlgraft.analysis.estimates.resampling import open_as_one
 from nlgraft.analysis.policy.recorded import RecordedResults
 from nlgraft.analysis.policy.rules import FIRST, corrected, p_of_looks
-from nlgraft.study.data.claim import claims_of
 
 RANDOM_SEED = 20261122
 _EFFECTS = (0.5, 1.0, 1.5, 2.0)
@@ -153,20 +151,18 @@ def design_of(result: RecordedResults) -> Design:
 
 def _weights(result: RecordedResults) -> Array:
     """Weights of the cells in the comparisons of the main family, each once."""
-    base, *arms = [cell.label for cell in result.cells]
-    pairs = [(arm, base) for arm in arms] if result.study.analysis.family == "all_cells" else []
+    is_whole = result.study.analysis.family == "all_cells"
+    questions = result.cell_questions(result.main_metric) if is_whole else []
     # A simulated cell has one metric, so claims between two (worse_metric) cannot be asked of it.
-    claimed = [
-        tuple(result.cell(text).label for text in claim.cells)
-        for claim in claims_of(result.study)
-        if claim.worse_metric is None
-    ]
-    comparisons = {frozenset(labels) if len(labels) == 2 else labels: labels for labels in [*pairs, *claimed]}
+    questions += [claimed for claimed in result.claimed.values() if claimed.second_metric is None]
+    comparisons = {
+        frozenset(question.labels) if len(question.labels) == 2 else question.labels: question
+        for question in questions
+    }
     weights = np.zeros((len(comparisons), len(result.cells)))
-    places = {label: place for place, label in enumerate([base, *arms])}
-    for row, labels in zip(weights, comparisons.values(), strict=True):
-        for sign, label in zip(SIGNS, labels, strict=False):
-            row[places[label]] += sign
+    for row, question in zip(weights, comparisons.values(), strict=True):
+        for term in question.terms:
+            row[result.places[term.cell.label]] += term.weight
     return weights
 
 

@@ -127,10 +127,7 @@ class Drawing:
 
     def save(self, path: Path) -> None:
         """Write the figure in the format of the path's suffix; no date is in it."""
-        dates = {".pdf": ("CreationDate", "Creator", "Producer"), ".svg": ("Date", "Creator")}
-        metadata = dict.fromkeys(dates.get(path.suffix, ()))
-        with self._settings():
-            self.figure.savefig(path, transparent=path.suffix != ".png", metadata=metadata or None)
+        self._write(path, path.suffix[1:] or None, is_transparent=path.suffix != ".png")
 
     def inline(self, owner: str = "fig") -> str:
         """Write the figure as SVG for a page, whose variables give the colours.
@@ -155,21 +152,18 @@ class Drawing:
     def svg(self) -> str:
         """Write the figure as SVG that stands alone; on white, since a notebook may be dark."""
         buffer = io.StringIO()
-        with self._settings():
-            metadata = {"Date": None, "Creator": None}
-            self.figure.savefig(
-                buffer, format="svg", transparent=not self.style.has_legend, metadata=metadata
-            )
+        self._write(buffer, "svg", is_transparent=not self.style.has_legend)
         text = buffer.getvalue()
         return re.sub(r"<metadata>.*?</metadata>\s*", "", text[text.index("<svg") :], flags=re.DOTALL)
 
-    @contextmanager
-    def _settings(self) -> Iterator[None]:
-        """Enter the settings it was drawn with; its title makes the ids, which are else random."""
+    def _write(self, file: Path | io.StringIO, kind: str | None, *, is_transparent: bool) -> None:
+        """Write it with the settings it was drawn with; its title makes the ids, which are else random."""
+        dates = {"pdf": ("CreationDate", "Creator", "Producer"), "svg": ("Date", "Creator")}
+        metadata = dict.fromkeys(dates.get(kind or "", ())) or None
         with warnings.catch_warnings(), mpl.rc_context({**self.style.settings, "svg.hashsalt": self.title}):
             # The page's fonts set the text; Matplotlib's own only measure it.
             warnings.filterwarnings("ignore", message="Glyph .* missing")
-            yield
+            self.figure.savefig(file, format=kind, transparent=is_transparent, metadata=metadata)
 
 
 class Drawings(tuple[Drawing, ...]):

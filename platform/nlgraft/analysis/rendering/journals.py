@@ -48,35 +48,24 @@ def deviations_table(result: RecordedResults) -> Table | None:
     return make_table(rows, num_text=3)
 
 
-def _registered(entry: Entry) -> str:
-    """Say in a few words how an analysis of the ledger related to its registration."""
-    if not entry.deviations:
-        return f"as registered ({entry.registration})"
-    return f"{count(len(entry.deviations), 'deviation')} from {entry.registration}"
-
-
 def registered_table(registration: Registration) -> Table:
     """Tabulate what a registration freezes; settings and text in full are in its JSON."""
     content, base = registration.content, registration.content.cells[0]
     # Settings in which cells differ are those of the factors, and known by the labels.
     shared = {path: value for path, value in base.settings.items() if path.startswith("data.")}
+    num = len(registration.analyses)
+    seen = count(num, "analysis", "analyses") if num else "no analyses"
+    replicates = count(registration.num_planned, "replicate")
     rows: dict[str, Any] = {
         "date": registration.time,
         "digest (SHA-256)": registration.digest,
-        "seen before": _before(registration),
+        "seen before": f"{seen} of its test segments; {registration.num_finished} of {replicates} finished",
         **document_of(content, [base.label], content.metrics),
         **shared,
         "settings": f"{len(base.settings) - len(shared)} of each cell, see --json",
     }
     texts = ({registration.variant: name, "registered": _value(value)} for name, value in rows.items())
     return make_table(texts, num_text=2)
-
-
-def _before(registration: Registration) -> str:
-    num = len(registration.analyses)
-    seen = count(num, "analysis", "analyses") if num else "no analyses"
-    replicates = count(registration.num_planned, "replicate")
-    return f"{seen} of its test segments; {registration.num_finished} of {replicates} finished"
 
 
 def _value(value: Any) -> str:
@@ -154,7 +143,11 @@ def _row(position: int, entry: Entry) -> Row:
         "segments": str(entry.segments.num),
         "decided": "; ".join(decided) or (NOTHING if entry.has_compared else "declared only"),
     }
-    return row | ({"registration": _registered(entry)} if entry.registration else {})
+    if entry.registration:
+        row["registration"] = f"as registered ({entry.registration})"
+    if entry.deviations:
+        row["registration"] = f"{count(len(entry.deviations), 'deviation')} from {entry.registration}"
+    return row
 
 
 def _decided(question: LedgerQuestion) -> str:

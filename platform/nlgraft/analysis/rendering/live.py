@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nlgraft.analysis.policy.recorded import RecordedResults
-from nlgraft.analysis.rendering.figures import NUM_SERIES, PAGE, Drawing, Style, series_color
-from nlgraft.analysis.rendering.report import template
+from nlgraft.analysis.rendering.figures import NUM_SERIES, PAGE, Drawing, series_color
+from nlgraft.analysis.rendering.typesetting import template
 from nlgraft.basics.wording import duration, hours_of_budget
 from nlgraft.pipeline.trial import is_dev_curve
 
@@ -44,11 +44,11 @@ def live_page(status: Mapping[str, Any], result: RecordedResults, refresh_s: flo
         hours=hours_of_budget(status["hours"]),
         held_back=outlook.get("held_back", {}),
         written=time.strftime("%Y-%m-%d %H:%M:%S"),
-        figures=[(drawing.title, drawing.inline()) for drawing in _dev_curves(status, result, PAGE)],
+        figures=[(drawing.title, drawing.inline()) for drawing in _dev_curves(status, result)],
     )
 
 
-def _dev_curves(status: Mapping[str, Any], result: RecordedResults, style: Style) -> Iterator[Drawing]:
+def _dev_curves(status: Mapping[str, Any], result: RecordedResults) -> Iterator[Drawing]:
     """Draw one line for each trial, of those that run as far as they are."""
     by_name: dict[str, list[tuple[int, list[list[float]]]]] = {}
     trials = [
@@ -64,9 +64,9 @@ def _dev_curves(status: Mapping[str, Any], result: RecordedResults, style: Style
             if is_dev_curve(name):
                 by_name.setdefault(name, []).append((index, points))
     for name in sorted(by_name, key=lambda name: (name.count("/"), name))[:_MAX_PANELS]:
-        with style.canvas(style.panel) as (figure, axes):
+        with PAGE.canvas(PAGE.panel) as (figure, axes):
             for index, points in by_name[name]:
                 steps, values = [point[0] for point in points], [point[1] for point in points]
                 axes.plot(steps, values, color=series_color(index), linewidth=1.2, marker=".", markersize=3)
             axes.set_xlabel("optimiser steps")
-            yield Drawing(name, figure, style)
+            yield Drawing(name, figure, PAGE)

@@ -6,26 +6,26 @@ import json
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from nlgraft.analysis.data.provenance import corpora
+from nlgraft.analysis.data.results import Invocation
 from nlgraft.analysis.data.trials import CellResult
 from nlgraft.analysis.estimates.comparison import Comparison, rounded_all
 from nlgraft.analysis.estimates.expected_best import expected_best
 from nlgraft.analysis.policy.examples import examples_of
 from nlgraft.analysis.policy.hypotheses import SystemScores
 from nlgraft.analysis.policy.recorded import RecordedResults
-from nlgraft.analysis.rendering import journals, prose, tables, typesetting
-from nlgraft.analysis.rendering.search_tables import which_setting
-from nlgraft.analysis.rendering.sections import Section, sections
+from nlgraft.analysis.rendering import journals, prose, search_tables, tables, typesetting
+from nlgraft.analysis.rendering.typesetting import Table, template
 from nlgraft.basics.errors import NlgraftError, nearest
 from nlgraft.basics.wording import hours_of_budget, inert_markdown, without_credentials
 
 if TYPE_CHECKING:
-    import jinja2
     import pandas as pd
 
 
@@ -34,6 +34,117 @@ _COMPARED = (
     *("standing", "is_within_margin", "smallest_detectable", "seeds_needed"),
 )
 _NUM_EXAMPLES, _MOST_CELLS_WITH_TEXT = 5, 12
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a report, left out where it has neither text nor table nor figures.
+
+    Attributes:
+        name: Its name in the labels of LaTeX.
+        title: Its heading.
+        table: Its table.
+        text: Sentences above the table.
+        caption: What a paper says below the title of the table; None where a paper goes without.
+        figures: Kind of its figures, see `figures.KINDS`.
+        depth: Level of its heading: 2, or 3 for a part of the section before it.
+        is_folded: True if a page shows it only when a reader opens it.
+    """
+
+    name: str
+    title: str
+    table: Table | None = None
+    text: str = ""
+    caption: str | None = None
+    figures: str = ""
+    depth: int = 2
+    is_folded: bool = False
+
+
+@lru_cache(maxsize=1)  # of 10,000 trials, it takes as long as the writing, and formats ask again
+def sections(result: RecordedResults) -> list[Section]:
+    """List the sections of a report on one study, in their order."""
+    main, study = result.main_metric, result.study
+    compared, effects, gains = tables.comparison_table(result, main), None, None
+    if main in result.metrics:
+        effects, gains = tables.effects_table(result, main), tables.gains_table(result, main)
+    coverage, over = tables.covered(result), study.analysis.gains_over
+    means = f"Mean ± standard deviation of {tables.seeds(result)}."
+    searched = search_tables.space_table(study.search.space) if study.search else None
+    best = search_tables.expected_best_table(result)
+    trials_text = " ".join(filter(None, (prose.fairness(result), prose.sharing(result))))
+    return [
+        Section(
+            "deviations",
+            "Deviations from the registration",
+            journals.deviations_table(result),
+            caption="",
+        ),
+        Section(
+            "comparison",
+            f"{main} against the baseline",
+            compared,
+            caption=f"{means} {coverage} {result.registration or ''}".strip(),
+            figures="forest",
+        ),
+        Section("effects", f"Effects on {main}", effects, caption=coverage),
+        Section("gains", f"Gains over {over} on {main}", gains, caption=coverage, figures="gains"),
+        Section("claims", "Claims", tables.claims_table(result), caption=""),
+        Section("lengths", "Sequence lengths", tables.length_table(result)),
+        Section("curves", "Learning curves: means over seeds, from minimum to maximum", figures="curves"),
+        *_metric_sections(result, means),
+        Section(
+            "stability",
+            f"Stability of the training ({main})",
+            tables.stability_table(result),
+            caption="Seeds that were lost or diverged.",
+        ),
+        Section("looks", "Planned looks", tables.looks_table(result), caption=""),
+        Section("search", "Search", search_tables.search_table(result), caption=""),
+        Section("space", "Searched values", searched, caption="", depth=3),
+        Section("expected-best", "Expected best by budget", best, caption="", figures="budget", depth=3),
+        Section(
+            "importances",
+            "Which setting mattered",
+            search_tables.importance_table(result),
+            search_tables.which_setting(result),
+            caption="p is corrected for the number of settings of a cell.",
+        ),
+        Section("trials", "Trials", text=trials_text),
+        Section("every-trial", "Every trial", tables.trials_table(result), depth=3, is_folded=True),
+        Section(
+            "earlier", "Earlier analyses of the same segments", journals.earlier_analyses(result), caption=""
+        ),
+    ]
+
+
+def _metric_sections(result: RecordedResults, means_of: str) -> list[Section]:
+    """List the sections of the metrics beside the main one: the means by split, then the differences."""
+    by_split: dict[str, list[str]] = {"on test": [], "on dev": [], "without a split": []}
+    for name, metric in result.metrics.items():
+        by_split[f"on {metric.split}" if metric.split else "without a split"].append(name)
+    # On a page only the means on test are open: who looks for the others knows what for.
+    means = [
+        Section(
+            f"metrics-{split.removeprefix('on ').replace(' ', '-')}",
+            f"Metrics {split}",
+            tables.metrics_table(result, names),
+            caption=means_of,
+            depth=3,
+            is_folded=split != "on test",
+        )
+        for split, names in by_split.items()
+        if names
+    ]
+    differences = {name: tables.comparison_table(result, name) for name in tables.compared_metrics(result)}
+    return [
+        Section("metrics", "All metrics", text="Mean ± standard deviation over seeds."),
+        *means,
+        *(
+            Section(name, f"{name} against the baseline", table, depth=3, is_folded=True)
+            for name, table in differences.items()
+        ),
+    ]
 
 
 def render(result: RecordedResults, kind: str, beside: Sequence[RecordedResults] = ()) -> str:
@@ -97,7 +208,7 @@ def _study_html(result: RecordedResults, owner: str) -> str:
 
 def render_systems(systems: Sequence[SystemScores], notes: Sequence[str], kind: Literal["md", "html"]) -> str:
     """Render the comparison of systems that were not trained here, see `tables.systems_table`."""
-    table, title = tables.systems_table(systems, notes), f"{systems[0].name} and others"
+    table, title = tables.systems_table(systems, notes), f"{systems[0].system} and others"
     if kind == "md":
         return inert_markdown(typesetting.to_markdown(table))
     return template("report.html.j2").render(
@@ -105,28 +216,10 @@ def render_systems(systems: Sequence[SystemScores], notes: Sequence[str], kind: 
     )
 
 
-def html_table(table: typesetting.Table, caption: str) -> str:
+def html_table(table: Table, caption: str) -> str:
     """Render one table as HTML, without a page around it."""
     macros: Any = template("table.html.j2").module
     return macros.show(table, caption)
-
-
-def template(name: str) -> jinja2.Template:
-    """Load a template of this folder; HTML is escaped, of Markdown what is put in is made inert."""
-    import jinja2  # which Python's callers need not pay for
-
-    is_html = name.endswith(".html.j2")
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("nlgraft.analysis.rendering"),
-        autoescape=is_html,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-        # Markdown: all that a template puts in is escaped, but for what it calls safe.
-        finalize=None if is_html else lambda value: inert_markdown(value) if type(value) is str else value,
-    )
-    environment.filters["markdown"] = typesetting.to_markdown
-    return environment.get_template(name)
 
 
 def _facts(result: RecordedResults) -> dict[str, Any]:
@@ -164,29 +257,15 @@ def _environment(result: RecordedResults) -> dict[str, str]:
 
 
 def latex_tables(result: RecordedResults, parts: Sequence[Section]) -> str:
-    """Typeset the tables of a report, after comments that say what they are of."""
-    study = result.study
-    lines = [f"{study.variant}, study {study.fingerprint[:12]}. Needs \\usepackage{{booktabs}}."]
-    lines += [f"override {text}" for text in study.overrides]
-    texts = [f"% {' '.join(line.split())}" for line in lines]
-    for section in parts:
-        if section.table is not None and section.caption is not None:
-            texts += _typeset(result, section, section.table)
-    return "\n".join(texts)
-
-
-def _typeset(result: RecordedResults, section: Section, table: typesetting.Table) -> list[str]:
-    """Typeset the table of a section, in several parts if it is too wide."""
-    # Columns of text become paragraphs, which share the width; numbers do not wrap.
-    parts = [table] if table.num_text >= len(table.header) else table.parts(typesetting.LINE)
-    texts = []
-    for index, part in enumerate(parts, start=1):
-        name = f"{section.name}-{index}" if index > 1 else section.name
-        label = f"tab:{typesetting.slug(result.study.variant)}-{name}"
-        title = section.title + (f" (part {index} of {len(parts)})" if len(parts) > 1 else "")
-        caption = tables.caption(result, f"{title}. {section.caption}".strip())
-        texts.append(typesetting.to_latex(part, caption, label))
-    return texts
+    """Typeset the tables of a report, each in several parts if it is too wide."""
+    facts = {
+        "result": result,
+        "study": result.study,
+        "sections": parts,
+        "line": typesetting.LINE,
+        **{part.__name__: part for part in (tables.caption, typesetting.slug, typesetting.to_latex)},
+    }
+    return template("report.tex.j2").render(facts).rstrip() + "\n"
 
 
 def _example_rows(result: RecordedResults) -> list[dict[str, Any]]:
@@ -242,11 +321,8 @@ def result_document(result: RecordedResults) -> dict[str, Any]:
         ``claims``, ``report_dir``, ``tracking_uri``, ``experiment``, ``trials`` and more. Without an
         invocation ``trials`` counts finished ones as reused.
     """
-    study, run = result.study, result.invocation
-    states = [trial.state for trial in result.trials]
-    trials = {"run": 0, "reused": states.count("finished"), "failed": states.count("failed")}
-    if run is not None:
-        trials = {"run": run.num_run, "reused": run.num_reused, "failed": run.num_failed}
+    study, states = result.study, [trial.state for trial in result.trials]
+    run = result.invocation or Invocation(0, states.count("finished"), states.count("failed"))
     document = {
         "study": study.variant,
         "overrides": study.overrides,
@@ -261,11 +337,11 @@ def result_document(result: RecordedResults) -> dict[str, Any]:
             for label, stop in result.stops.items()
         },
         "ledger": journals.ledger_document(result),
-        "registration": result.registration and result.registration.to_json(),
+        "registration": result.registration,
         "analysis": {**study.analysis.model_dump(mode="json"), "samples": result.samples},
-        "which_setting": which_setting(result),
-        "trivial": None if result.trivial is None else vars(result.trivial),
-        "stability": {stability.label: stability.to_json() for stability in result.stabilities},
+        "which_setting": search_tables.which_setting(result),
+        "trivial": result.trivial,
+        "stability": {stability.label: stability for stability in result.stabilities},
         "cells": [_cell(result, cell) for cell in result.cells],
         "effects": [
             {
@@ -281,11 +357,11 @@ def result_document(result: RecordedResults) -> dict[str, Any]:
             for curve in result.gains()
             for level, comparison in curve.gains
         ],
-        "claims": [claim.to_json() for claim in result.claims],
-        "report_dir": None if run is None else run.report_dir,
-        "tracking_uri": without_credentials((run and run.tracking_uri) or study.tracking.uri or "") or None,
-        "experiment": (run and run.experiment) or study.tracking.experiment or study.variant,
-        "trials": trials,
+        "claims": result.claims,
+        "report_dir": run.report_dir,
+        "tracking_uri": without_credentials(run.tracking_uri or study.tracking.uri or "") or None,
+        "experiment": run.experiment or study.tracking.experiment or study.variant,
+        "trials": {"run": run.num_run, "reused": run.num_reused, "failed": run.num_failed},
     }
     return rounded_all(document)
 
@@ -304,28 +380,26 @@ def _cell(result: RecordedResults, cell: CellResult) -> dict[str, Any]:
         "metrics": metrics,
     }
     if result.study.search is not None:
-        expected = expected_best(result, cell)
-        settings = {searched.label: searched.to_json() for searched in result.searched_settings}
+        settings = {searched.label: searched for searched in result.searched_settings}
         document["params"] = dict(cell.params)
         document["search"] = {
             "trials": len(cell.search),
             "distinct": cell.num_distinct,
             "finished": sum(trial.state == "finished" for trial in cell.search),
-            "expected_best": None if expected is None else expected.to_json(),
+            "expected_best": expected_best(result, cell),
             "settings": settings.get(cell.label),
         }
     if cell is not result.baseline:
-        compared = {name: result.compare(cell.cell, metric=name) for name in metrics}
-        document["comparison"] = {name: comparison.to_json() for name, comparison in compared.items()}
+        document["comparison"] = {name: result.compare(cell.cell, metric=name) for name in metrics}
     return document
 
 
 def _metric(cell: CellResult, name: str) -> dict[str, Any]:
-    measured = cell.measured(name)
+    values = cell.values(name)
     return {
         "mean": cell.mean(name),
         "std": cell.std(name),
-        "n": len(measured),
-        "values": [trial.value for trial in measured.values()],
-        "seeds": list(measured),
+        "n": len(values),
+        "values": [*values.values()],
+        "seeds": [*values],
     }

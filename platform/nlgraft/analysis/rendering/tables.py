@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from statistics import fmean, stdev
 
-from nlgraft.analysis.data.trials import CellResult, TrialResult
+from nlgraft.analysis.data.trials import CellResult
 from nlgraft.analysis.estimates.comparison import ONE_SEED, Comparison
 from nlgraft.analysis.policy.claims import ClaimResult
 from nlgraft.analysis.policy.hypotheses import SystemScores
@@ -36,96 +36,73 @@ Compared = Sequence[tuple[str, Comparison]]
 """Comparisons of one table, on one metric, with the names of their rows."""
 
 
-def comparison_notes(compared: Compared, alpha: float) -> list[str]:
+def comparison_notes(compared: Compared, alpha: float) -> Iterator[str]:
     """Explain the marks in a table of comparisons, then list the comparisons' own notes."""
-    marks = []
     if any(comparison.standing not in (None, "open") for _, comparison in compared):
-        marks.append(_star(alpha))
-    marks += _margin_note(compared)
+        # Also to readers who do not know the word.
+        most = f"at most one in {1 / alpha:.3g} such tables has any star."
+        yield f"* significant at {alpha:g}: if nothing differed, {most}"
+    for margin, unit in {(comparison.margin, comparison.unit) for _, comparison in compared}:
+        if margin is not None:
+            yield (
+                f"Equal: the true difference is smaller than {margin:g} {unit}, which the study declares too "
+                "small to matter; p (equal) is the probability to see so small a difference if the true one "
+                "were as large as that. Not known yet: neither a difference nor equality is shown. Seeds "
+                "more, where given, would decide in four of five studies if the observed difference were "
+                "true."
+            )
     if any(comparison.scope == "segments" for _, comparison in compared):
-        marks.append(f"† {ONE_SEED}; nothing is decided.")
+        yield f"† {ONE_SEED}; nothing is decided."
     if any(comparison.smallest_detectable is not None for _, comparison in compared):
-        marks.append(
+        yield (
             "Detectable: the true difference that so many seeds find in four of five such studies; below "
             f"{FEW_SEEDS} seeds only a range is known. Seeds needed: the first look that probably decides; "
             "where an undecided row has none, `nlgraft why` says how probable each look is."
         )
+    undecided = [
+        (label, comparison)
+        for label, comparison in compared
+        if comparison.standing == "open" and comparison.basis != "exploratory"
+    ]
+    # Intervals are not corrected, so that one without zero may be undecided.
+    bare = [
+        label
+        for label, comparison in undecided
+        if comparison.ci is not None and comparison.ci[0] * comparison.ci[1] > 0 and comparison.num_seeds > 1
+        if comparison.p is not None and not comparison.open_because
+    ]
+    if bare:
+        yield (
+            f"{', '.join(bare)}: undecided although the interval excludes zero. An interval is that of one "
+            "comparison; p (Holm) allows for all questions, of which some look different by chance."
+        )
+    # Good news where the margin is small.
+    margins = [
+        f"{label} {comparison.equal_within:g}"
+        for label, comparison in undecided
+        if comparison.margin is None and comparison.equal_within is not None
+    ]
+    if margins:
+        unit = compared[0][1].unit or compared[0][1].metric
+        yield (
+            f"Undecided, but equal within ({unit}): {'; '.join(margins)}. A larger difference is unlikely: "
+            "these are the farther ends of the intervals, not corrected for their number."
+        )
+    for size, tested in {comparison.family for _, comparison in compared}:
+        if tested < size:
+            yield (
+                f"p (Holm) is corrected over the declared family of {count(size, 'question')}, {tested} "
+                "tested; the others count as p = 1."
+            )
+    yield from scopes(compared)
     notes = grouped(
         (note, label)
         for label, comparison in compared
         for note in (*comparison.notes, comparison.noise)
         if note not in ("", ONE_SEED)
     )
-    return [
-        *marks,
-        *_bare_intervals(compared),
-        *_equal_within(compared),
-        *_family(compared),
-        *scopes(compared),
-        *(f"{', '.join(labels)}: {note}{'' if note[-1] in '.?' else '.'}" for note, labels in notes.items()),
-    ]
-
-
-def _star(alpha: float) -> str:
-    """Say what a star means, also to readers who do not know the word."""
-    most = f"at most one in {1 / alpha:.3g} such tables has any star."
-    return f"* significant at {alpha:g}: if nothing differed, {most}"
-
-
-def _margin_note(compared: Compared) -> list[str]:
-    """Explain the verdicts where the study sets a margin."""
-    return [
-        f"Equal: the true difference is smaller than {margin:g} {unit}, which the study declares too small "
-        "to matter; p (equal) is the probability to see so small a difference if the true one were as large "
-        "as that. Not known yet: neither a difference nor equality is shown. Seeds more, where given, would "
-        "decide in four of five studies if the observed difference were true."
-        for margin, unit in {(comparison.margin, comparison.unit) for _, comparison in compared}
-        if margin is not None
-    ]
-
-
-def _bare_intervals(compared: Compared) -> list[str]:
-    """Warn of intervals without zero whose comparison is open: they are not corrected."""
-    labels = [
-        label
-        for label, comparison in compared
-        if comparison.ci is not None and comparison.ci[0] * comparison.ci[1] > 0 and comparison.num_seeds > 1
-        if comparison.p is not None and comparison.standing == "open" and not comparison.open_because
-        if comparison.basis != "exploratory"
-    ]
-    if not labels:
-        return []
-    return [
-        f"{', '.join(labels)}: undecided although the interval excludes zero. An interval is that of one "
-        "comparison; p (Holm) allows for all questions, of which some look different by chance."
-    ]
-
-
-def _equal_within(compared: Compared) -> list[str]:
-    """Say of undecided cells within which margin they are equal: good news where it is small."""
-    margins = [
-        f"{label} {comparison.equal_within:g}"
-        for label, comparison in compared
-        if comparison.margin is None and comparison.equal_within is not None
-        if comparison.standing == "open" and comparison.basis != "exploratory"
-    ]
-    if not margins:
-        return []
-    unit = compared[0][1].unit or compared[0][1].metric
-    return [
-        f"Undecided, but equal within ({unit}): {'; '.join(margins)}. A larger "
-        "difference is unlikely: these are the farther ends of the intervals, not corrected for their number."
-    ]
-
-
-def _family(compared: Compared) -> list[str]:
-    """Say how much of the family has been tested, unless all of it has."""
-    sizes = {comparison.family for _, comparison in compared if comparison.family[1] < comparison.family[0]}
-    return [
-        f"p (Holm) is corrected over the declared family of {count(size, 'question')}, {tested} tested; the "
-        "others count as p = 1."
-        for size, tested in sizes
-    ]
+    for note, labels in notes.items():
+        yield f"{', '.join(labels)}: {note}{'' if note[-1] in '.?' else '.'}"
 
 
 def scopes(compared: Compared) -> list[str]:
@@ -233,13 +210,15 @@ def systems_table(systems: Sequence[SystemScores], notes: Sequence[str]) -> Tabl
         decimals = num_decimals(fmean(system.values) for system in scores)
         for system in scores:
             spread = f" ± {number(stdev(system.values), decimals)}" if len(system.values) > 1 else ""
-            row: Row = {"system": system.name, "metric": metric, "verdict": "the others are compared with it"}
-            row |= {
+            row: Row = {
+                "system": system.system,
+                "metric": metric,
+                "verdict": "the others are compared with it",
                 "seeds": str(len(system.values)),
                 "score": number(fmean(system.values), decimals) + spread,
             }
             if (comparison := system.comparison) is not None:
-                compared.append((system.name, comparison))
+                compared.append((system.system, comparison))
                 row["verdict"] = Entry(comparison.verdict, comparison.standing or "")
                 row |= _comparison_row(comparison, decimals, ALPHA)
             rows.append(row)
@@ -417,25 +396,26 @@ def trials_table(result: RecordedResults) -> Table:
     """Tabulate every trial with its state, main metric, time and the cache decisions of its stages."""
     # Often one and the same metric.
     shown = dict.fromkeys([result.main_metric, result.study.objective.metric])
-    return make_table((_trial_row(trial, shown) for trial in result.trials), num_text=5)
-
-
-def _trial_row(trial: TrialResult, metrics: Iterable[str]) -> Row:
-    record = trial.record
-    stages = [] if record is None else record.stages
-    decisions = ", ".join(f"{stage['name']}: {stage['decision']}" for stage in stages)
-    reasons = "\n".join(f"{stage['name']}: {stage.get('reason', '')}" for stage in stages)
-    values = {name: trial.metrics.get(name) for name in metrics}
-    return {
-        "cell": trial.cell.label,
-        "seed": str(trial.seed),
-        "kind": trial.kind if trial.number is None else f"search {trial.number}",
-        "state": Entry(trial.state, trial.state, trial.reason),
-        "stages": Entry(decisions or NOTHING, "", reasons),
-        **{name: number(value, num_decimals([value])) for name, value in values.items()},
-        "seconds": number(None if record is None else record.ended_at - record.started_at, 1),
-        "trial": Entry(trial.fingerprint[:12] or NOTHING, "", trial.fingerprint),
-    }
+    rows = []
+    for trial in result.trials:
+        record = trial.record
+        stages = [] if record is None else record.stages
+        decisions = ", ".join(f"{stage['name']}: {stage['decision']}" for stage in stages)
+        reasons = "\n".join(f"{stage['name']}: {stage.get('reason', '')}" for stage in stages)
+        row: Row = {
+            "cell": trial.cell.label,
+            "seed": str(trial.seed),
+            "kind": trial.kind if trial.number is None else f"search {trial.number}",
+            "state": Entry(trial.state, trial.state, trial.reason),
+            "stages": Entry(decisions or NOTHING, "", reasons),
+        }
+        for name in shown:
+            value = trial.metrics.get(name)
+            row[name] = number(value, num_decimals([value]))
+        row["seconds"] = number(None if record is None else record.ended_at - record.started_at, 1)
+        row["trial"] = Entry(trial.fingerprint[:12] or NOTHING, "", trial.fingerprint)
+        rows.append(row)
+    return make_table(rows, num_text=5)
 
 
 _FEW_LEVELS = 2
@@ -468,19 +448,15 @@ def _comparison_row(comparison: Comparison, decimals: int, alpha: float) -> Row:
         "p (Holm)": Entry(probability(comparison.p_holm) + star, kind),
     }
     if comparison.margin is not None:
-        row = {"verdict": Entry(comparison.verdict, kind)} | row | {"p (equal)": _p_equal(comparison)}
+        star = f"{NO_BREAK}*" if comparison.is_within_margin else ""
+        hint = f"not corrected: p = {probability(comparison.p_equal)}"
+        equal = Entry(probability(comparison.p_equal_holm) + star, "", hint)
+        row = {"verdict": Entry(comparison.verdict, kind)} | row | {"p (equal)": equal}
     detectable, needed = number(comparison.smallest_detectable, decimals), comparison.seeds_needed
     if comparison.detectable_ci is not None and comparison.num_seeds < FEW_SEEDS:
         low, high = (number(end, decimals) for end in comparison.detectable_ci)
         detectable = f"{low}{NO_BREAK}to{NO_BREAK}{high}"
     return row | {"detectable": detectable, "seeds needed": NOTHING if needed is None else str(needed)}
-
-
-def _p_equal(comparison: Comparison) -> Entry:
-    """Show the corrected p-value of a difference of at least the margin."""
-    star = f"{NO_BREAK}*" if comparison.is_within_margin else ""
-    hint = f"not corrected: p = {probability(comparison.p_equal)}"
-    return Entry(probability(comparison.p_equal_holm) + star, "", hint)
 
 
 def _claim_figures(claim: ClaimResult) -> Row:

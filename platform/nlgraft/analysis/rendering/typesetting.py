@@ -1,4 +1,4 @@
-"""Numbers and tables as text: plain, Markdown and LaTeX.
+"""Numbers, tables and templates as text: plain, Markdown and LaTeX.
 
 tabulate would replace some ten lines of this module; it escapes neither captions and notes nor ``± − †``, and
 pandas' Styler not even ``<``.
@@ -9,8 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from nlgraft.basics.wording import inert_markdown
+
+if TYPE_CHECKING:
+    import jinja2
 
 NOTHING = "–"
 NO_BREAK = "\u00a0"
@@ -186,15 +192,8 @@ def to_latex(table: Table, caption: str, label: str) -> str:
 
     Columns of long texts become paragraphs that share the width.
     """
-    rows = [[_first(escape_latex(entry.text)) for entry in row] for row in table.rows]
-    header = " & ".join(escape_latex(part) for part in table.header)
-    body = "\n".join([header + r" \\", r"\midrule", *(" & ".join(row) + r" \\" for row in rows)])
-    notes = "\n".join(r"\par\footnotesize " + escape_latex(note) for note in table.notes)
-    return (
-        f"\\begin{{table*}}[t]\n\\centering\n\\footnotesize\n\\caption{{{escape_latex(caption)}}}\n"
-        f"\\label{{{label}}}\n\\begin{{tabular}}{{@{{}}{_columns(table)}@{{}}}}\n\\toprule\n{body}\n"
-        f"\\bottomrule\n\\end{{tabular}}\n{notes}\n\\end{{table*}}\n"
-    )
+    facts = {"table": table, "caption": caption, "label": label, "columns": _columns(table)}
+    return template("table.tex.j2").render(facts)
 
 
 def _columns(table: Table) -> str:
@@ -211,11 +210,6 @@ def _columns(table: Table) -> str:
         else "r"
         for index, length in enumerate(lengths)
     )
-
-
-def _first(text: str) -> str:
-    r"""Keep an entry apart from the row before it: ``\\`` would read ``*`` and ``[2pt]`` as its own."""
-    return "{}" + text if text.startswith(("*", "[")) else text
 
 
 def escape_latex(text: str) -> str:
@@ -243,3 +237,35 @@ def unique_slugs(labels: Iterable[str]) -> dict[str, str]:
         suffixes = ["", *(f"-{index}" for index in range(2, len(slugs) + 2))]
         slugs[label] = next(short + suffix for suffix in suffixes if short + suffix not in taken)
     return slugs
+
+
+_SIGNS_IN_LATEX = {
+    "block_start_string": "<%",
+    "block_end_string": "%>",
+    "variable_start_string": "<<",
+    "variable_end_string": ">>",
+    "comment_start_string": "<#",
+    "comment_end_string": "#>",
+}
+"""Signs of templates of LaTeX, which needs the usual ones itself."""
+
+
+@cache
+def template(name: str) -> jinja2.Template:
+    """Load a template of this folder; what is put into it is escaped for HTML, Markdown or LaTeX."""
+    import jinja2  # which Python's callers need not pay for
+
+    kind = name.split(".")[1]
+    escape = {"md": inert_markdown, "tex": escape_latex, "bib": escape_latex}.get(kind, str)
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("nlgraft.analysis.rendering"),
+        autoescape=kind == "html",
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+        # All text that a template puts in is escaped, but for what it calls safe.
+        finalize=None if kind == "html" else lambda value: escape(value) if type(value) is str else value,
+        **(_SIGNS_IN_LATEX if escape is escape_latex else {}),
+    )
+    environment.filters["markdown"] = to_markdown
+    return environment.get_template(name)

@@ -36,8 +36,8 @@ def explain(result: RecordedResults, cell: str, baseline: str, metric: str | Non
 
 def _noise(result: RecordedResults, comparison: Comparison) -> list[str]:
     """Tell the differences of the seeds, and how much of the noise is between them."""
-    first, second = (result.cell(label).measured(comparison.metric) for label in (comparison.a, comparison.b))
-    differences = (f"{seed}: {first[seed].value - second[seed].value:+.3g}" for seed in comparison.seeds)
+    first, second = (result.cell(label).values(comparison.metric) for label in (comparison.a, comparison.b))
+    differences = (f"{seed}: {first[seed] - second[seed]:+.3g}" for seed in comparison.seeds)
     lines = [f"difference by seed: {', '.join(differences)}"]
     if (estimate := comparison.estimate) is not None:
         of_seeds = estimate.variance / estimate.num_seeds
