@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -130,6 +130,7 @@ def compare_measured(
     name: str,
     store: ArtifactStore | None,
     scored_as: str | None = None,
+    name_of: Callable[[int], str] = str,
 ) -> list[SystemScores]:
     """Compare every system with the first one, as `compare_systems` does, by its scores.
 
@@ -140,6 +141,7 @@ def compare_measured(
         name: Name of the comparison in the ledger.
         store: As of `compare_systems`.
         scored_as: The metric whose statistics the scores hold; the metric itself if left out.
+        name_of: What notes call a seed, which is counted from 1.
 
     Raises:
         DataError: There is nothing to compare.
@@ -164,7 +166,7 @@ def compare_measured(
     # The system with the fewest files sets the first look, which all pairs can then take.
     num_seeds = max(2, min(len(system.digests) for system in systems))
     own_plan = Plan(seeds=tuple(range(1, 4 * num_seeds + 1)), looks=(num_seeds, 2 * num_seeds, 4 * num_seeds))
-    comparer = Comparer(samples=_SAMPLES, alpha=ALPHA)
+    comparer = Comparer(samples=_SAMPLES, alpha=ALPHA, name_of=name_of)
     scores: list[SystemScores] = []
     questions: dict[tuple[str, str], tuple[LedgerQuestion, Plan, Test, str]] = {}
     for metric in is_up:
@@ -174,7 +176,7 @@ def compare_measured(
             cells = (system.digests[0], base.digests[0])
             plan = past_rules.plan(cells, own_plan)
             test = partial(_tested, comparer, metric, scored_as or metric, [system, base])
-            compared = over_looks(plan, test)
+            compared = over_looks(plan, test, name_of=name_of)
             scores.append(replace(system_scores, comparison=compared))
             outputs = (*system.digests, *base.digests)
             variant = next((variant_of[digest] for digest in outputs if digest in variant_of), "")
@@ -217,7 +219,9 @@ def compare_measured(
     if not is_recorded(entry, past):
         record(store, entry, past)
     return [
-        _judged(system, entry, rules, *questions[system.metric, system.name]) if system.comparison else system
+        _judged(system, entry, rules, name_of, *questions[system.metric, system.name])
+        if system.comparison
+        else system
         for system in scores
     ]
 
@@ -290,6 +294,7 @@ def _judged(
     system: SystemScores,
     entry: Entry,
     rules: Rules,
+    name_of: Callable[[int], str],
     question: LedgerQuestion,
     plan: Plan,
     test: Test,
@@ -304,6 +309,12 @@ def _judged(
             reason = f"outputs of {variant}, whose report judges them"
         compared = exploratory(test(None), f"exploratory, no verdict: {reason}")
     else:
+        if answer.reason and not question.looks:
+            first = plan.seeds[: plan.looks[0]]
+            reason = f"{len(first)} seeds of both systems; they share {len(question.seeds)}"
+            if len(question.seeds) >= len(first):
+                reason = f"seeds {', '.join(map(name_of, first))}, and not both systems have all of them"
+            answer = replace(answer, reason=f"the first look needs {reason}")
         size = (len(entry.asked), sum(other.p is not None for other in entry.asked))
         compared = by_rules(replace(system.comparison, family=size), answer, plan, entry.alpha)
     return replace(system, comparison=compared.judged(entry.alpha, is_up=system.is_up))

@@ -14,13 +14,16 @@ Test = Callable[[Sequence[int] | None], Comparison]
 """Compares over some seeds, or over all that have finished."""
 
 
-def over_looks(plan: Plan, test: Test, margin: float | None = None) -> Comparison:
+def over_looks(
+    plan: Plan, test: Test, margin: float | None = None, name_of: Callable[[int], str] = str
+) -> Comparison:
     """Compare at the looks whose seeds have all finished.
 
     Args:
         plan: Seeds and looks.
         test: The comparison.
         margin: Difference that the study declares too small to matter.
+        name_of: What notes call a seed.
 
     Returns:
         The comparison at the last look that was taken, with the answers at all; that over all finished
@@ -52,7 +55,7 @@ def over_looks(plan: Plan, test: Test, margin: float | None = None) -> Compariso
         following = next((look for look in plan.looks if look > taken[-1]), None)
         when = "are beyond the last look" if following is None else f"count at the look of {following} seeds"
         shown = f"difference, interval and p are those of the first {taken[-1]}"
-        notes.append(f"seeds {', '.join(map(str, waiting))} {when}; {shown}")
+        notes.append(f"seeds {', '.join(map(name_of, waiting))} {when}; {shown}")
     p_equal = looks[taken[-1]].p_equal
     return replace(at_looks[taken[-1]], p_equal=p_equal, looks=looks, notes=tuple(notes))
 

@@ -20,7 +20,6 @@ from functools import cached_property
 from typing import Literal
 
 from nlgraft.analysis.data.ledger import (
-    SCORED_ELSEWHERE,
     Basis,
     Entry,
     Hypothesis,
@@ -255,11 +254,12 @@ class Rules:
         if declared.is_certain:
             return replace(answer, p=0.0)
         if not declared.looks or not question.looks:
-            lacking = "were declared, and not all have finished in its cells"
-            if entry.system == SCORED_ELSEWHERE:
-                lacking = "in common are the first look, and there are fewer"
-            reason = f"{declared.plan.looks[0]} seeds {lacking}"
-            return replace(answer, reason=reason)
+            if declared.plan.taken(question.seeds):  # with nothing to test
+                return answer
+            num = declared.plan.looks[0]
+            return replace(
+                answer, reason=f"{num} seeds were declared, and not all have finished in its cells"
+            )
         last = max(declared.looks)
         if declared.looks[last].difference * question.oriented_looks[max(question.looks)].difference < 0:
             reason = f"an earlier report, at {last} seeds, shows a difference of the other sign"

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from nlgraft.analysis.data.ledger import Segments
-from nlgraft.analysis.data.score_tables import ScoreTable
+from nlgraft.analysis.data.score_tables import ScoreTable, endings
 from nlgraft.analysis.data.trials import Measured
 from nlgraft.analysis.policy.hypotheses import System, SystemScores, compare_measured
 from nlgraft.basics.errors import DataError, nearest
-from nlgraft.basics.wording import count
+from nlgraft.basics.wording import count, name_some
 from nlgraft.pipeline.store import ArtifactStore
 
 _LESS_IS_BETTER = re.compile(
@@ -20,7 +20,6 @@ _LESS_IS_BETTER = re.compile(
     re.IGNORECASE,
 )
 """Words in the names of metrics of which less is better."""
-_NAMED = 3
 
 Runs = dict[tuple[str, str], dict[str, float]]
 """Scores by item, by system and seed."""
@@ -53,14 +52,13 @@ def compare_scores(
         The comparisons, and how the scores were paired.
 
     Raises:
-        DataError: There is no such metric or baseline, only one system, or nothing that can be paired.
+        DataError: A score cannot be read, there is no such metric or baseline, only one system, or nothing
+            that can be paired.
     """
-    names = list(dict.fromkeys(score.metric for score in table.scores))
-    if not metrics and len(names) > 1:
-        raise DataError(f"{len(names)} metrics: choose by --metric. {nearest('', names)}")
+    names = table.check(metrics)
     runs_of: dict[str, Runs] = {metric: {} for metric in metrics or names}
     for score in table.scores:
-        for metric in {score.metric, score.metric.rpartition("/")[2]} & {*runs_of}:
+        for metric in endings(score.metric) & {*runs_of}:
             run = runs_of[metric].setdefault((score.system, score.seed), {})
             if score.item in run:
                 raise DataError(
@@ -81,13 +79,12 @@ def compare_scores(
     lacking = {seed: [system for system in systems if (system, seed) not in main] for seed in seeds}
     seeds.sort(key=lambda seed: len(lacking[seed]))
     num_common = sum(not without for without in lacking.values())
-    counted = f", counted as 1 to {len(seeds)}: {', '.join(seeds)}" if seeds[0] != "1" else ""
-    notes = [f"{count(len(systems), 'system')}, {count(num_common, 'seed')} in common{counted}"]
+    notes = [f"{count(len(systems), 'system')}, {count(num_common, 'seed')} in common"]
     notes += [f"seed {seed}: not of {', '.join(without)}" for seed, without in lacking.items() if without]
     measured: dict[str, dict[str, dict[int, Measured]]] = {system: {} for system in systems}
     is_up = {}
     for metric, runs in runs_of.items():
-        directions = [up for name, up in table.is_up.items() if metric in (name, name.rpartition("/")[2])]
+        directions = [up for name, up in table.is_up.items() if metric in endings(name)]
         is_up[metric] = not is_lower_better and all(directions or [not _LESS_IS_BETTER.search(metric)])
         items = _common_items(metric, runs, is_up[metric], notes)
         for system in systems:
@@ -105,8 +102,9 @@ def compare_scores(
         for system in systems
     ]
     all_items = sorted({item for run in main.values() for item in run if item})
+    segments = Segments.of(all_items or [name])
     compared = compare_measured(
-        paired, is_up, Segments.of(all_items or [name]), name, store, scored_as="item"
+        paired, is_up, segments, name, store, scored_as="item", name_of=lambda number: seeds[number - 1]
     )
     return compared, [*notes, *table.notes]
 
@@ -119,9 +117,8 @@ def _common_items(metric: str, runs: Runs, is_up: bool, notes: list[str]) -> lis
     notes.append(f"{metric}: {among}, {'more' if is_up else 'less'} is better")
     for (system, seed), run in runs.items():
         if missing := [item for item in items if item not in run]:
-            few = ", ".join(missing[:_NAMED]) + ", ..." * (len(missing) > _NAMED)
             lacks = f"{system} with seed {seed} lacks {count(len(missing), 'item')}"
-            notes.append(f"{metric}: {lacks} ({few}); left out of all")
+            notes.append(f"{metric}: {lacks} ({name_some(missing)}); left out of all")
     if not common:
         raise DataError("\n".join([f"{metric}: no item has a score of every system and seed", *notes]))
     return common
