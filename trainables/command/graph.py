@@ -24,7 +24,7 @@ from nlgraft.basics.errors import DataError, Problem, nearest
 from nlgraft.pipeline.fingerprint import fingerprint
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
-from nlgraft.text.files import expand, file_digest
+from nlgraft.text.files import expand, file_digest, unreadable
 from trainables.command.config import Config, DataConfig, StageConfig, Value, read_entries
 
 _LEFT_OUT = ("__pycache__", "node_modules", "mlruns", "nlgraft_store", "wandb")
@@ -50,10 +50,10 @@ def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageG
     tested = {name for name in keys if name.startswith("test/")}
     reported = {key: name for name, key in keys.items() if name not in tested}
     writing = {name: stage for name, stage in config.stages.items() if stage.metrics}
-    # Of several commands that write metrics, none alone tells which are missing.
-    locations = {"reported": reported, "alone": keys if len(writing) == 1 else {}}
     stages: dict[str, Stage] = {}
     for name in config.ordered_stages:
+        # Of several commands that write metrics, none alone tells which are missing.
+        locations = {"reported": reported, "alone": keys if [*writing] == [name] else {}}
         stages[name] = _command(config, name, config.stages[name], stages, locations, seed)
     settings = ResultSettings(
         # Search trials never see a test set, whatever the script writes.
@@ -108,19 +108,23 @@ def file_problems(values: Mapping[str, Any], directory: str | None) -> Iterator[
         data = DataConfig.model_validate(values.get("data"), context={"directory": directory})
         every: Sequence[str] = ("*",)
         named = {f"data.files.{name}": (path, every) for name, path in data.files.items()}
-        named["data.directory"] = (data.directory, every)
-        if expand(data.directory).is_dir():
+        try:
+            next(expand(data.directory).iterdir(), None)
+        except OSError as error:
+            yield Problem("data.directory", unreadable(data.directory, error, "directory"))
+        else:
+            named["data.directory"] = (data.directory, every)
             for name, stage in read_entries(StageConfig, values.get("stages")).items():
                 if stage is not None:
                     named[f"stages.{name}.code"] = (data.directory, stage.code)
                     yield from _script_problems(name, stage, data.directory)
-        elif expand(data.directory).exists():
-            yield Problem("data.directory", f"{data.directory} is a file; give the directory that holds it")
+        problems: dict[str, str] = {}
         for path, (file, patterns) in named.items():
             try:
                 digest(file, patterns)
             except DataError as error:
-                yield Problem(path, str(error))
+                problems.setdefault(str(error), path)
+        yield from (Problem(path, message) for message, path in problems.items())
 
 
 def _script_problems(name: str, stage: StageConfig, directory: str) -> Iterator[Problem]:
@@ -157,6 +161,9 @@ def files_of(path: str, patterns: Sequence[str]) -> list[str]:
     for folder, folders, files in os.walk(root, followlinks=True):
         folders[:] = [name for name in folders if not name.startswith(".") and name not in _LEFT_OUT]
         for file in (Path(folder, name) for name in files):
+            if file.is_symlink() and not file.exists():
+                leads = f"a link to {file.readlink()}, which leads nowhere or in a circle"
+                raise DataError(f"{file}: {leads}; remove or mend it")
             name = file.relative_to(root).as_posix()
             is_study = file.suffix in (".yaml", ".yml") and _STUDY.search(file.read_bytes())
             is_made = file.name.startswith(".") or file.suffix == ".pyc"

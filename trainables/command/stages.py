@@ -24,7 +24,7 @@ import numpy as np
 
 from nlgraft.basics.errors import NlgraftError, did_you_mean
 from nlgraft.basics.pacing import Pacer
-from nlgraft.basics.wording import duration
+from nlgraft.basics.wording import duration, name_some
 from nlgraft.evaluation.artifact import write_lines, write_segments
 from nlgraft.pipeline.execute import CURVES, METRICS, Curve
 from nlgraft.pipeline.fingerprint import fingerprint
@@ -49,7 +49,9 @@ _TAIL_LINES, _TAIL_BYTES = 60, 8000
 _ERROR_OF_PROCESS = re.compile(r"^\[rank\d+\]: (?!Traceback)\S.*", re.MULTILINE)
 _COLUMNS = ("item", "metric", "value")
 _OUT_OF_MEMORY = 128 + 9
-_MOST_PROBLEMS = 5
+_MOST_PROBLEMS = 3
+"""That are told of a file, since the reason of a failed trial is one line."""
+_NAMED = 10
 _SAVE_SHARE = 0.2
 """Share of the time that may go into copying checkpoints."""
 _TRIES, _TRY_PAUSE_S = 12, 0.003
@@ -112,7 +114,7 @@ def run(context: StageContext) -> None:
     ]
     if problems:
         # Alone they are told by the selection, so that another key in the study runs no command again.
-        _refuse([*problems, *_metric_problems(context.locations["alone"], scores)])
+        _refuse(problems, context.locations["alone"], scores)
     for name in settings.metrics:
         (context.directory / WRITTEN / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(work / name, context.directory / WRITTEN / name)
@@ -262,7 +264,11 @@ class _Progress:
         if type(fields.get("step")) is not int:
             return -1
         reported: Mapping[str, str] = self._context.locations["reported"]
-        values = {name: fields[key] for key, name in reported.items() if _is_finite(fields.get(key))}
+        values = {
+            name: fields[key]
+            for key, name in reported.items()
+            if type(fields.get(key)) in (int, float) and math.isfinite(fields[key])
+        }
         if values:
             for name, value in values.items():
                 point = [fields["step"], value, int(time.time() * 1000)]
@@ -322,10 +328,6 @@ def _versions(directory: Path) -> dict[Path, tuple[int, int, int]]:
     return {path: (file.st_ino, file.st_size, file.st_mtime_ns) for path, file in files.items()}
 
 
-def _is_finite(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
-
-
 # Files of metrics.
 
 
@@ -353,9 +355,13 @@ def read_scores(files: Iterable[tuple[Path, str]]) -> tuple[Scores, list[str]]:
         else:
             lines = ((f"{name}, line {number}", line) for number, line in enumerate(text.splitlines(), 1))
             parts = [(where, *_read_object(where, line)) for where, line in lines]
-        for where, values, faults in parts:
+        for where, values, _ in parts:
             scores |= {key: (value, where) for key, value in values.items()}
-            problems += faults
+        faults = [fault for *_, part in parts for fault in part]
+        if faults:
+            problems.append(name_some(faults, _MOST_PROBLEMS, "; "))
+            if not name.endswith(".csv"):
+                problems.append('write a JSON object, such as {"step": 100, "dev/loss": 2.31}')
     return scores, problems
 
 
@@ -364,11 +370,12 @@ def _metric_problems(keys: Mapping[str, str], scores: Scores) -> Iterator[str]:
     held: dict[str, list[str]] = {}
     for key, (_, where) in scores.items():
         held.setdefault(where.partition(",")[0], []).append(key)
-    read = "; ".join(f"{file} with {', '.join(names)}" for file, names in held.items())
+    read = "; ".join(f"{file} with {', '.join(names)}" for file, names in held.items()) or "nothing"
     for name, key in keys.items():
         if key not in scores:
-            hint = f"{did_you_mean(key, [*scores])} Read: {read or 'nothing'}".lstrip()
+            hint = f"{did_you_mean(key, [*scores])} Read: {read}".lstrip()
             yield f"metric {name}: {key!r} is in no file. {hint}"
+            read = "the same"
             continue
         value, where = scores[key]
         if _is_of_items(name, value):
@@ -388,11 +395,11 @@ def _mean(by_item: Mapping[str, float]) -> float:
     return float(np.mean([*by_item.values()]))
 
 
-def _refuse(problems: Sequence[str]) -> None:
-    if problems:
-        more = [f"and {len(problems) - _MOST_PROBLEMS:,} more"] * (len(problems) > _MOST_PROBLEMS)
-        # The reason of a failed trial is one line.
-        raise CommandFailed("; ".join([*problems[:_MOST_PROBLEMS], *more]))
+def _refuse(problems: Sequence[str], keys: Mapping[str, str], scores: Scores) -> None:
+    # Where no file could be read, that no metric was follows from it.
+    unmet = [] if problems and not scores else [*_metric_problems(keys, scores)]
+    if text := "; ".join(filter(None, [*problems, name_some(unmet, _MOST_PROBLEMS, "; ")])):
+        raise CommandFailed(text)
 
 
 def _read_object(where: str, text: str) -> tuple[dict[str, Any], list[str]]:
@@ -402,8 +409,7 @@ def _read_object(where: str, text: str) -> tuple[dict[str, Any], list[str]]:
         document = f"not JSON: {error}"
     if isinstance(document, dict):
         return document, []
-    example = '{"step": 100, "dev/loss": 2.31}'
-    return {}, [f"{where}: {str(document)[:120]}; write a JSON object, such as {example}"]
+    return {}, [f"{where}: {str(document)[:120]}"]
 
 
 def _read_items(name: str, text: str) -> tuple[dict[str, dict[str, float]], list[str]]:
@@ -433,7 +439,7 @@ def _names(directory: Path) -> list[str]:
 
 def _among(name: str, names: Sequence[str]) -> str:
     """List the files of a command, and suggest the nearest."""
-    return f"{did_you_mean(name, names)} There are: {', '.join(names)}".lstrip()
+    return f"{did_you_mean(name, names)} There are: {name_some(names, _NAMED)}".lstrip()
 
 
 def select(context: StageContext) -> None:
@@ -445,7 +451,7 @@ def select(context: StageContext) -> None:
     settings, inputs = SELECT.read(context)
     places = ((inputs.writing[stage] / WRITTEN, name) for stage, names in settings.files for name in names)
     scores, problems = read_scores(places)
-    _refuse([*problems, *_metric_problems(settings.keys, scores)])
+    _refuse(problems, settings.keys, scores)
     seconds = sum(read_json(directory / SECONDS)["command_s"] for directory in inputs.writing.values())
     metrics: dict[str, dict[str, Any]] = {"command_s": {"value": seconds}}
     items: dict[str, set[str]] = {}

@@ -13,7 +13,7 @@ from nlgraft.analysis.rendering import report
 from nlgraft.analysis.rendering.prose import headline, short_note
 from nlgraft.analysis.rendering.tables import comparison_table, effects_table, metrics_table
 from nlgraft.analysis.rendering.typesetting import Table
-from nlgraft.basics.wording import count
+from nlgraft.basics.wording import count, name_some
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from nlgraft.analysis.rendering.figures import Drawings
 
 PlotKind = Literal["forest", "gains", "curves", "budget"]
-_NUM_NAMED = 6
 
 
 @dataclass(eq=False, repr=False)
@@ -31,12 +30,10 @@ class StudyResult(SequentialResults):
     def __repr__(self) -> str:
         states = Counter(trial.state for trial in self.trials)
         counts = ", ".join(f"{number} {state}" for state, number in states.items())
-        cells = ", ".join(cell.label for cell in self.cells[:_NUM_NAMED])
-        more = ", ..." if len(self.cells) > _NUM_NAMED else ""
         return (
             f"Result of {self.study.variant}: {count(len(self.cells), 'cell')} x "
             f"{count(len(self.study.seeds), 'seed')}, {count(len(self.trials), 'trial')}: {counts}\n"
-            f"  cells: {cells}{more}\n"
+            f"  cells: {name_some([cell.label for cell in self.cells])}\n"
             f"  next: .frame(); .compare(cell, metric={self.main_metric!r}); .claims; .plot(); "
             ".report(directory); .paper(directory)"
         )

@@ -27,7 +27,7 @@ from typing import Any
 
 import click
 
-from nlgraft.basics.wording import visible
+from nlgraft.basics.wording import name_some, visible
 
 # What `nlgraft verify` finds wrong.
 
@@ -166,9 +166,7 @@ def nearest(name: str, allowed: Sequence[str]) -> str:
     Returns:
         ``"Did you mean 'x'? Allowed: a, b, x"``; without the question if no allowed name is similar.
     """
-    shown = allowed[:_MAX_NAMES]
-    more = f" and {len(allowed) - len(shown):,} more" if len(allowed) > len(shown) else ""
-    return f"{did_you_mean(name, shown)} Allowed: {', '.join(shown) or 'nothing'}{more}".lstrip()
+    return f"{did_you_mean(name, allowed)} Allowed: {name_some(allowed, _MAX_NAMES) or 'nothing'}".lstrip()
 
 
 def did_you_mean(name: str, allowed: Sequence[str]) -> str:

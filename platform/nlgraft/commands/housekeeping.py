@@ -291,7 +291,7 @@ def compare(
         # Systems share signatures: each is shown once.
         notes = list(dict.fromkeys(f"{system.metric}: {system.signature}" for system in scores))
     else:
-        table = read_scores(sources, *metrics[:1])
+        table = read_scores(sources, metrics)
         if uri is not None:
             # MLflow takes a second to import.
             from nlgraft.tracking.logged_runs import logged_runs
@@ -300,7 +300,6 @@ def compare(
                 raise DataError("--mlflow needs --experiment NAME and --arm KEY, a parameter or tag")
             runs, table.notes = logged_runs(uri, experiment, arm, seed)
             table.add(experiment, "", runs)
-            table.check()
         name = f"scores of {experiment or Path(sources[0].rpartition('=')[2]).name}"
         scores, notes = compare_scores(table, name, metrics, baseline, store, is_lower_better=is_lower_better)
     if store is not None:

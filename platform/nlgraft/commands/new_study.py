@@ -19,7 +19,7 @@ from typing import Any
 
 from nlgraft import api
 from nlgraft.basics.errors import DataError, NlgraftError
-from nlgraft.basics.wording import count, duration
+from nlgraft.basics.wording import count, duration, name_some
 from nlgraft.evaluation.metric_config import BleuTokenizer
 from nlgraft.evaluation.scripts import DEFAULT_TOKENIZERS, choose_tokenizers
 from nlgraft.study.data import paths
@@ -60,7 +60,6 @@ lines differs, and of chrF, as of small translators."""
 _UPSTREAM_SHARE = 0.75
 _BLEU_WORDS = 4
 """Words in a row that BLEU counts, at most."""
-_NUM_NAMED = 5
 _NUM_COUNTED = 20_000
 
 
@@ -378,8 +377,8 @@ def _split(
         )
     class_sizes = Counter(train.labels or [])
     if alone := sorted(label for label, number in class_sizes.items() if number == 1):
-        shown = ", ".join(alone[:_NUM_NAMED]) + (", ..." if len(alone) > _NUM_NAMED else "")
-        notes.append(f"in train alone, {count(len(alone), 'class', 'classes')} of one example: {shown}")
+        classes = count(len(alone), "class", "classes")
+        notes.append(f"in train alone, {classes} of one example: {name_some(alone)}")
     return splits
 
 
@@ -600,7 +599,9 @@ def _write_fitting(template: str, system: System, values: Mapping[str, Any], out
         out.write_text(_rendered(template, system, values, factors, texts), "utf-8")
         plans = {scale: api.plan(Study.from_yaml(out, [f"@{scale}"])) for scale in SCALES}
         seconds = {scale: plans[scale].run_s for scale in _TARGET_S}
-        texts |= {scale: _in_words(scale_s) for scale, scale_s in seconds.items()}
+        texts |= {
+            scale: "unknown" if scale_s is None else duration(scale_s) for scale, scale_s in seconds.items()
+        }
         shares = {
             scale: target / max(target, seconds[scale] or target) for scale, target in _TARGET_S.items()
         }
@@ -609,10 +610,6 @@ def _write_fitting(template: str, system: System, values: Mapping[str, Any], out
         factors |= {scale: factors[scale] * share for scale, share in shares.items()}
     out.write_text(_rendered(template, system, values, factors, texts), "utf-8")
     return plans
-
-
-def _in_words(seconds: float | None) -> str:
-    return "unknown" if seconds is None else duration(seconds)
 
 
 def _rendered(

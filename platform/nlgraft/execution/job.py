@@ -21,7 +21,7 @@ from typing import Any
 import pathspec
 
 from nlgraft.basics.errors import DataError, NlgraftError, StudyLockedError
-from nlgraft.basics.wording import count, size, without_credentials
+from nlgraft.basics.wording import count, name_some, size, without_credentials
 from nlgraft.execution.cluster import use_token_if_present
 from nlgraft.pipeline.manifest import git
 from nlgraft.study.data.study import Study
@@ -212,7 +212,6 @@ MAX_FILE_BYTES = 10_000_000
 MAX_BYTES = 500_000_000
 """Ray's job server takes no more."""
 _IGNORE_FILES = (".gitignore", ".rayignore")
-_NUM_NAMED = 8
 
 
 @dataclass(frozen=True)
@@ -265,17 +264,15 @@ class JobPackage:
         total = size(sum(self.files.values()))
         yield f"sending {count(len(self.files), 'file')}, {total}: {self._largest()}"
         if self.left_out:
-            named = [f"{name} ({reason})" for name, reason in list(self.left_out.items())[:_NUM_NAMED]]
-            more = len(self.left_out) - len(named)
-            yield f"not sent: {', '.join(named)}{f' and {more:,} more' if more else ''}"
+            files = [f"{name} ({reason})" for name, reason in self.left_out.items()]
+            yield f"not sent: {name_some(files)}"
 
     def _largest(self) -> str:
         parts: Counter[str] = Counter()
         for name, num_bytes in self.files.items():
             top, slash, _ = name.partition("/")
             parts[top + slash] += num_bytes
-        named = [f"{name} {size(num_bytes)}" for name, num_bytes in parts.most_common(_NUM_NAMED)]
-        return ", ".join(named) + (", ..." if len(parts) > len(named) else "")
+        return name_some([f"{name} {size(num_bytes)}" for name, num_bytes in parts.most_common()])
 
     def _walk(
         self, folder: str, specs: list[tuple[str, pathspec.GitIgnoreSpec]], *, can_return: bool

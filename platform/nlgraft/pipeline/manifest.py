@@ -17,14 +17,13 @@ from typing import Any, TypedDict
 
 from pydantic import TypeAdapter
 
-from nlgraft.basics.wording import FileName
+from nlgraft.basics.wording import FileName, name_some
 from nlgraft.pipeline.fingerprint import canonical_json, dotted
 from nlgraft.pipeline.integrity import FileEntry, read_document
 from nlgraft.pipeline.stage import Stage, Work
 
 MANIFEST = "manifest.json"
 SCHEMA = 1
-_MAX_CHANGES = 4
 _MAX_VALUE_CHARACTERS = 40
 
 
@@ -143,8 +142,7 @@ def explain_miss(stage: Stage, stored: Sequence[Manifest]) -> str:
     changes, nearest = min(compared, key=lambda pair: len(pair[0]))
     if not changes:
         return "missing: no longer in the store"
-    more = f" and {len(changes) - _MAX_CHANGES} more" if len(changes) > _MAX_CHANGES else ""
-    return f"{', '.join(changes[:_MAX_CHANGES])}{more} since {nearest[:12]}"
+    return f"{name_some(changes)} since {nearest[:12]}"
 
 
 def _changes(stage: Stage, manifest: Manifest) -> list[str]:

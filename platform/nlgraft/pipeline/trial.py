@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 _SHORTEST_WAIT_S = 0.1
 _LONGEST_WAIT_S = 5.0
 _NUM_FETCHES = 3
-_MAX_REASON_CHARACTERS = 500
+_MAX_REASON_CHARACTERS = 1500
 _DEVICE_FAULTS = (errno.EIO, errno.EROFS, errno.ESTALE, errno.ENODEV, errno.ENOTCONN, errno.ETIMEDOUT)
 
 

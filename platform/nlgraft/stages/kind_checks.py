@@ -7,7 +7,7 @@ Each takes all stages that name it and the findings so far, to which it adds; se
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +43,8 @@ _MOST_CONSTRUCTED = 20_000  # examples: more take seconds to make, and have word
 def corpora(stages: Sequence[Stage], findings: Findings) -> None:
     """Read or make the corpora that this machine has, count them, and compare them with each other."""
     # Splits that are drawn anew say nothing about what will be trained on.
-    redrawn = _pooled(findings.stages)
+    # Of these the splits are pooled and drawn anew.
+    redrawn = {stage.inputs["pooled"].fingerprint for stage in findings.stages if "pooled" in stage.inputs}
     configs = {stage.fingerprint: _CORPUS.validate_python(stage.locations["corpus"]) for stage in stages}
     findings.read |= _constructed(
         {
@@ -292,8 +293,3 @@ def _root(stage: Stage) -> Stage:
     while key := next((key for key in ("corpus", "pooled") if key in stage.inputs), None):
         stage = stage.inputs[key]
     return stage
-
-
-def _pooled(stages: Iterable[Stage]) -> set[str]:
-    """Find the corpora (fingerprints) whose own splits are pooled and drawn anew."""
-    return {stage.inputs["pooled"].fingerprint for stage in stages if "pooled" in stage.inputs}

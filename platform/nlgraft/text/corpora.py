@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nlgraft.basics.errors import DataError, StoreError, nearest
+from nlgraft.basics.wording import name_some
 from nlgraft.text import hub
 from nlgraft.text.conlang.tasks import generate
 from nlgraft.text.corpus_config import (
@@ -86,9 +87,8 @@ def blank_examples(split: str, lines: Sequence[str], problem: str, remedy: str) 
     """Say how many examples of a split are blank in a role, and which come first."""
     blank = [str(number) for number, line in enumerate(lines, start=1) if not line.strip()]
     if blank:
-        more = ", ..." if len(blank) > _NUM_SHOWN else ""
-        named = f"{', '.join(blank[:_NUM_SHOWN])}{more}"
-        yield f"{split}: {len(blank)} of {len(lines)} examples have {problem} (example {named}); {remedy}"
+        listed = name_some(blank, _NUM_SHOWN)
+        yield f"{split}: {len(blank)} of {len(lines)} examples have {problem} (example {listed}); {remedy}"
 
 
 def _useless_labels(labels: Sequence[str]) -> Iterator[str]:
@@ -110,11 +110,10 @@ def _unlearned(split: str, labels: Mapping[str, Sequence[str]]) -> Iterator[str]
     train_labels = set(labels["train"])
     unknown = Counter(label for label in labels[split] if label.strip() and label not in train_labels)
     if unknown:
-        named = ", ".join(repr(label) for label, _ in unknown.most_common(_NUM_SHOWN))
-        more = ", ..." if len(unknown) > _NUM_SHOWN else ""
+        listed = name_some([repr(label) for label, _ in unknown.most_common()], _NUM_SHOWN)
         yield (
             f"{split}: {unknown.total()} of {len(labels[split])} examples have a label that train lacks "
-            f"({named}{more}); give train examples of it, or remove these"
+            f"({listed}); give train examples of it, or remove these"
         )
 
 

@@ -27,7 +27,7 @@ from typing import IO, Annotated, Any, cast, overload
 
 from pydantic import AfterValidator, ValidationInfo
 
-from nlgraft.basics.errors import DataError
+from nlgraft.basics.errors import DataError, did_you_mean
 from nlgraft.basics.wording import is_inside
 
 
@@ -474,13 +474,14 @@ def file_digest(path: str) -> str:
     return _digests[key]
 
 
-def unreadable(path: str, error: OSError) -> str:
+def unreadable(path: str, error: OSError, kind: str = "file") -> str:
     """Explain in one line why a file cannot be read: path as written, place, reason, and what to do."""
     where = expand(path)
     reason = (error.strerror or str(error)).lower()
-    near = sorted(sibling.name for sibling in where.parent.glob("*"))[:5] if where.parent.is_dir() else []
-    beside = f"; {where.parent} holds {', '.join(near)}" if near else ""
-    place = "" if str(where) == path else f" ({where})"
-    return (
-        f"{path}: {reason}{place}{beside}. Give a readable file; relative paths in a study start at its file"
-    )
+    siblings = sorted(path.name for path in where.parent.glob("*") if kind == "file" or path.is_dir())
+    beside = f"; {where.parent} holds {', '.join(siblings[:5])}" if siblings else ""
+    # The paths of a study are absolute by now.
+    place, hint = "; relative paths in a study start at its file", did_you_mean(where.name, siblings)
+    if str(where) != path:
+        beside, place = f" ({where}){beside}", ""
+    return f"{path}: {reason}{beside}. {hint}{' ' if hint else ''}Give a readable {kind}{place}"

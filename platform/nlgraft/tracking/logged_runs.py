@@ -7,12 +7,11 @@ from typing import Any
 from mlflow import MlflowClient, MlflowException
 
 from nlgraft.basics.errors import DataError, NlgraftError
-from nlgraft.basics.wording import count, without_credentials
+from nlgraft.basics.wording import count, name_some, without_credentials
 from nlgraft.tracking.uri import check_readable, public_text
 
 _MOST_RUNS = 50_000
 """Most that MLflow gives at once."""
-_NAMED = 3
 
 
 def logged_runs(
@@ -57,7 +56,7 @@ def logged_runs(
             reason = f"no {' and '.join(missing)}" if missing else run.info.status.lower()
             left_out.setdefault(reason, []).append(str(run.info.run_name))
     notes = [
-        f"{count(len(names), 'run')} left out, {reason}: {', '.join(names[:_NAMED])}"
+        f"{count(len(names), 'run')} left out, {reason}: {name_some(names)}"
         for reason, names in left_out.items()
     ]
     if not rows:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from nlgraft.basics.errors import DataError, PaddingError
+from nlgraft.basics.wording import name_some
 from nlgraft.text.files import read_json
 from nlgraft.vocab.surgery.exchange import (
     TensorRows,
@@ -36,7 +37,6 @@ from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
 from nlgraft.vocab.transfer_plan import CHUNK_ROWS, Provenance, Rows, TransferPlan, row_norms
 from nlgraft.vocab_tool.checkpoints import SinglePrecision, StoredCheckpoint, in_safetensors
 from nlgraft.vocab_tool.plan_exchange import EXCHANGE_RECORD
-from nlgraft.vocab_tool.plan_report import name_some
 
 PERMUTATION_TOLERANCE = 1e-4
 """Largest difference of logits that reordered single-precision additions explain, relative to their size."""
@@ -130,9 +130,8 @@ def check_weights(checkpoint: StoredCheckpoint) -> Check:
     name, missing = type(checkpoint.model).__name__, checkpoint.missing
     if not missing:
         return Check("weights are stored", True, name)
-    more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
     tables = find_vocabulary_tensors(checkpoint.model).all
-    detail = f"{name}; no weights for {missing[0]}{more}"
+    detail = f"{name}; no weights for {name_some(missing, 1)}"
     return Check("weights are stored", tables.isdisjoint(missing), detail)
 
 

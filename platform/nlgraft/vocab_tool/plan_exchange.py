@@ -88,7 +88,8 @@ def find_lost(old: Vocabulary, new: Vocabulary, path: Path, model: Path | None) 
         if not is_special and not (is_written and surface in added):
             continue
         token_roles = [role for role, place in old.roles.items() if place == identity]
-        if not is_written and any(_has_role(new, role) for role in token_roles):
+        substitutes = {SUBSTITUTE_ROLES.get(role, role) for role in token_roles}
+        if not is_written and not substitutes.union(token_roles).isdisjoint(new.roles):
             continue
         entries.append(added.get(surface) or added_token(identity, surface))
         roles |= dict.fromkeys(token_roles, surface)
@@ -96,10 +97,6 @@ def find_lost(old: Vocabulary, new: Vocabulary, path: Path, model: Path | None) 
         if is_written or surface in used or (not token_roles and surface in listed):
             named.add(surface)
     return LostTokens(tuple(entries), frozenset(named), roles)
-
-
-def _has_role(vocabulary: Vocabulary, role: str) -> bool:
-    return not {role, SUBSTITUTE_ROLES.get(role, role)}.isdisjoint(vocabulary.roles)
 
 
 def chat_template(directory: Path) -> str:

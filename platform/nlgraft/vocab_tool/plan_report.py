@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nlgraft.basics.wording import name_some
 from nlgraft.vocab.tokenizers.encoding import self_information
 from nlgraft.vocab.tokenizers.vocabulary import SUBSTITUTE_ROLES
 from nlgraft.vocab.transfer_plan import NormReport, Provenance, TransferPlan
@@ -232,9 +233,3 @@ def report_plan(
         },
         specials=specials or SpecialTokens(),
     )
-
-
-def name_some(tokens: Sequence[str], most: int = 5) -> str:
-    """Name the first tokens, and how many more there are."""
-    more = f" and {len(tokens) - most} more" if len(tokens) > most else ""
-    return ", ".join(tokens[:most]) + more

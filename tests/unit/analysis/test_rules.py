@@ -139,7 +139,7 @@ def test_looks_that_nobody_declared_count_for_nothing():
 
 
 def test_questions_without_all_their_seeds_count_in_the_family_and_get_no_verdict():
-    whole = entry(question("a", 0.01), question("b"), question("c"))
+    whole = entry(question("a", 0.01), question("b", num=2), question("c"))
     answer, missing = (last_answer(whole, index=index) for index in (0, 1))
     alone = last_answer(entry(question("a", 0.01)))
     assert answer.p == pytest.approx(3 * alone.p)

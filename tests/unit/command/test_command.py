@@ -97,6 +97,11 @@ def ran(graph, store, reporter=None):
     return run_trial(graph, store, reporter=reporter or NullReporter(), config={}, is_waiting=True)
 
 
+def fails(graph, store, words):
+    with pytest.raises(TrialFailed, match=words):
+        ran(graph, store)
+
+
 def with_script(code, script, **train):
     (code / "run.sh").write_text(script)
     declare = {"lr": {"type": "float", "default": 0.5}}
@@ -110,6 +115,7 @@ def with_script(code, script, **train):
 @pytest.mark.parametrize(
     ("changes", "place", "words"),
     [
+        ({"data.directory": "cod"}, "data.directory", "Did you mean 'code'. Give a readable directory"),
         ({"base.settings": {"lrr": 1}}, "base.settings.lrr", "unknown key.*Did you mean 'lr'"),
         ({"base.settings": {"momentum": 2}}, "base.settings.momentum", "float >= 0, <= 1.*got 2"),
         ({"base.settings": {"optimizer": "adm"}}, "base.settings.optimizer", "Did you mean 'adam'"),
@@ -169,6 +175,12 @@ def test_mistakes_of_all_kinds_are_told_at_once_each_with_its_line(code):
     # Nothing else follows from a misspelt name: it may have meant the seed, or settings.
     assert len(problems) == len(changes) + 1, "two names of the command stand for nothing"
     assert all(re.search(r"\(line \d+\)$", message) for _, message in problems)
+
+
+def test_a_link_that_leads_nowhere_is_told_once(code):
+    (code / "weights").symlink_to("gone")
+    with pytest.raises(StudyError, match=r"1 problem\n.*weights: a link to gone"):
+        study_of(code)
 
 
 def test_settings_are_known_as_those_of_other_systems_are(code):
@@ -292,8 +304,7 @@ def test_a_failure_says_what_is_wrong_and_is_tried_again(code, store, script, wo
     declared = {"dev/loss": {"direction": "minimize"}}
     graph = graph_of(with_script(code, script, **{"stages.train.metrics": ["out.json"], "metrics": declared}))
     for _ in range(2):
-        with pytest.raises(TrialFailed, match=words):
-            ran(graph, store)
+        fails(graph, store, words)
 
 
 @pytest.mark.parametrize(
@@ -319,15 +330,24 @@ def test_a_failure_says_what_is_wrong_and_is_tried_again(code, store, script, wo
 )
 def test_a_table_of_items_is_checked(code, store, content, words):
     script = f"echo '{{\"step\": 1, \"dev/loss\": 1}}' > out.jsonl; printf '{content}' > items.csv"
-    with pytest.raises(TrialFailed, match=words):
-        ran(graph_of(with_script(code, script)), store)
+    fails(graph_of(with_script(code, script)), store, words)
+
+
+def test_a_failure_names_every_file_and_no_other_stage(code, store):
+    script = "yes no | head -90 > out.jsonl; echo item > items.csv"
+    several = (
+        r"out.jsonl, line 1: (.*not JSON){3}.* and 87 more; .*; items.csv, line 1: no column metric, value; "
+    )
+    fails(graph_of(with_script(code, script)), store, f"{several}write item,metric,value$")
+    changes = {"base.stages.prepare": {"command": "true", "keep": ["*.pt"]}}
+    study = study_of(code, {**changes, "base.stages.train.needs": ["prepare"]})
+    fails(graph_of(study), store, r"no file that matches \*.pt of keep. There are: run.py, run.sh$")
 
 
 def test_a_script_that_changed_after_planning_does_not_run_under_the_old_name(code, store):
     graph = graph_of(study_of(code))
     (code / "run.py").write_text(SCRIPT + "# edited meanwhile\n")
-    with pytest.raises(TrialFailed, match="changed since the study was planned"):
-        ran(graph, store)
+    fails(graph, store, "changed since the study was planned")
 
 
 # --- how processes end ------------------------------------------------------------------------------------
@@ -370,8 +390,7 @@ def test_a_killed_command_goes_on_from_its_checkpoint(code, store):
     command = f"python run.py {{checkpoint}} {steps} {{settings}} {{seed}}"
     study = study_of(code, {"base.stages.train.command": command})
     graph = graph_of(study)
-    with pytest.raises(TrialFailed, match="SIGKILL"):
-        ran(graph, store)
+    fails(graph, store, "SIGKILL")
     second_part = time.monotonic()
     record = ran(graph, store)
     assert record.metrics["command_s"] > time.monotonic() - second_part, "the first part counts"
@@ -408,8 +427,7 @@ def test_a_script_that_saves_faster_than_it_can_be_copied_goes_on_from_a_checkpo
     (code / "run.py").write_text(SAVES_OFTEN)
     command = "python run.py {checkpoint} {settings} {seed}"
     graph = graph_of(study_of(code, {"base.stages.train.command": command}))
-    with pytest.raises(TrialFailed, match="SIGKILL"):
-        ran(graph, store)
+    fails(graph, store, "SIGKILL")
     assert store.begun() == {graph.find("train").fingerprint}
     assert ran(graph, store).metrics["dev/loss"] == 1 / 400
     first, again, *_ = (store.fetch(graph.find("train")) / LOG).read_text().splitlines()
@@ -468,8 +486,7 @@ def test_a_trial_that_is_stopped_early_ends_all_its_processes(code, store):
 def test_a_limit_and_an_end_take_all_processes_with_them(code, store, end, limit, words):
     pids = code.parent / "pids"
     study = with_script(code, TREE.format(pids=pids, end=end), **{"stages.train.limit": limit})
-    with pytest.raises(TrialFailed, match=words):
-        ran(graph_of(study), store)
+    fails(graph_of(study), store, words)
     assert pids_in(pids)
     wait_until(lambda: not any(is_alive(pid) for pid in pids_in(pids)))
 
@@ -525,10 +542,7 @@ def test_torchrun_trains_with_two_processes_in_one_trial(code, store):
 @pytest.mark.usefixtures("short_patience")
 def test_torchrun_ends_with_both_processes(code, store):
     graph, pids = of_two_processes(code, "fail")
-    with pytest.raises(
-        TrialFailed, match=r"status 1; it wrote: .rank1.: ValueError: the second process fails"
-    ):
-        ran(graph, store)
+    fails(graph, store, r"status 1; it wrote: .rank1.: ValueError: the second process fails")
     graph, pids = of_two_processes(code, "hang")
     record = ran(graph, store, StopsOnceThree(pids))
     assert (record.state, record.metrics["dev/loss"]) == ("stopped", 1.8125)

@@ -71,7 +71,8 @@ def test_costs_that_are_not_known_are_not_guessed(study):
     assert (planned.cost_s, planned.disk_bytes) == (None, None)
     assert not planned.is_cost_measured
     assert planned.notes == [
-        "time and size leave out 4 kinds of stages that were never timed: finetune, scores, transfer, ..."
+        "time and size leave out 4 kinds of stages that were never timed: "
+        "finetune, scores, transfer, upstream"
     ]
 
 

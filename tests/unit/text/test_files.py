@@ -88,7 +88,7 @@ def test_a_missing_file_says_where_and_what_is_there(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(
         DataError,
-        match=r"train\.de: no such file .*holds train\.en.* relative paths in a study start at its file",
+        match=r"train\.de: no such file .*holds train\.en.* Did you mean 'train\.en'. Give a readable file$",
     ):
         read_lines("train.de", 10)
     with pytest.raises(DataError, match="is a directory"):

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -23,11 +22,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nlgraft.basics.errors import DataError
+from nlgraft.basics.errors import DataError, did_you_mean, nearest
+from nlgraft.basics.wording import name_some
 from nlgraft.text.files import read_json, read_lines, without_compression
 
 _MAX_CHARS = 10_000_000
 _MOST_PROBLEMS = 12
+_INFINITE = 1.79e308
+"""MLflow's databases hold a little more in the place of infinity."""
 _DELIMITERS = "\t;,|"
 _SYNONYMS = {
     "system": ("system", "model", "arm", "method", "sys", "model_name"),
@@ -69,18 +71,22 @@ class ScoreTable:
     """Scores from any number of files or runs.
 
     Attributes:
-        metric: Name of scores whose file names no metric.
+        metrics: What is to be compared; the first also names scores whose file names no metric.
         scores: The scores.
         is_up: Which way is better, by metric, where a file says it.
         notes: What was left out, or read in a way that may surprise.
         problems: What cannot be read.
+        unfit: Metrics with their values that are no finite numbers.
+        misspelt: Columns whose names are nearly those of columns that are not there.
     """
 
-    metric: str = "score"
+    metrics: Sequence[str] = ()
     scores: list[Score] = field(default_factory=list)
     is_up: dict[str, bool] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    unfit: list[tuple[str, str]] = field(default_factory=list)
+    misspelt: list[str] = field(default_factory=list)
 
     def add(self, source: str, name: str, rows: Sequence[Row]) -> None:
         """Take rows that are long, or have a column a metric, or a column a system.
@@ -97,8 +103,18 @@ class ScoreTable:
             for column in reversed(columns)
             if column.lower() in synonyms
         }
-        others = [column for column in columns if column.lower() not in chain(*_SYNONYMS.values())]
-        is_long = "value" in roles
+        # Beside other metrics one may be called score, as a column of values is.
+        chosen = set() if "metric" in roles else {*self.metrics}
+        others = [
+            column
+            for column in columns
+            if column.lower() not in chain(*_SYNONYMS.values()) or column in chosen
+        ]
+        is_long = "value" in roles and not chosen.intersection(others)
+        free = [name for role in _SYNONYMS if role not in roles for name in _SYNONYMS[role]]
+        for column in others:
+            if hint := did_you_mean(column.lower(), free):
+                self.misspelt.append(f"{source}, column {column!r}: {hint}")
         are_systems = not (is_long or name or "system" in roles)
         scored = (
             [roles["value"]]
@@ -111,65 +127,93 @@ class ScoreTable:
         )
         if left_out := [repr(column) for column in others if column not in scored]:
             self.notes.append(f"{source}: not read: {', '.join(left_out)}")
-        if are_systems:
+        if are_systems and scored:
             self.notes.append(f"{source}: no column names systems, so each is one: {', '.join(scored)}")
-        num_before = len(self.scores) + len(self.problems)
+        num_before = len(self.scores) + len(self.unfit)
         for where, row in rows:
             system, seed, item, metric = (
                 _text(row.get(roles.get(role, _NO_COLUMN))) for role in list(_SYNONYMS)[:4]
             )
             for column in scored:
-                if (value := row.get(column)) in (None, ""):
+                value = row.get(column)
+                if not _text(value):
                     continue
                 scored_system = column if are_systems else name or system or Path(source).stem
-                scored_metric = (metric or self.metric) if are_systems or is_long else column
+                scored_metric = (
+                    (metric or next(iter(self.metrics), "score")) if are_systems or is_long else column
+                )
                 number = _number(value)
-                if number is None or not math.isfinite(number):
-                    self.problems.append(f"{where}: {scored_metric} {value!r}; write a finite number")
+                if number is None or not abs(number) < _INFINITE:
+                    problem = f"{where}: {scored_metric} {value!r}; write a finite number"
+                    self.unfit.append((scored_metric, problem))
                 else:
                     self.scores.append(Score(where, scored_system, seed, item, scored_metric, number))
-        if len(self.scores) + len(self.problems) == num_before:
+        if len(self.scores) + len(self.unfit) == num_before:
             self.problems.append(
                 f"{source}: no scores under {', '.join(columns)}; columns are system, seed, item, metric and "
                 "value, or one a system, or system and one a metric"
             )
 
-    def check(self) -> None:
-        """Refuse what could not be read, and second scores of the same.
+    def check(self, metrics: Sequence[str]) -> list[str]:
+        """Refuse what could not be read and, of the metrics that are compared, second scores of the same.
+
+        Returns:
+            The names of all metrics.
 
         Raises:
             DataError: All problems.
         """
+        names = list(dict.fromkeys([*(score.metric for score in self.scores), *dict(self.unfit)]))
+        compared = {name for name in names if endings(name) & {*(metrics or names[:1])}}
+        if not metrics and len(names) > 1:
+            self.problems.append(f"{len(names)} metrics: choose by --metric. {nearest('', names)}")
+            compared = set()
+        problems = [*self.problems, *(problem for metric, problem in self.unfit if metric in compared)]
         first: dict[tuple[str, ...], str] = {}
-        for where, *names, _ in self.scores:
-            if (earlier := first.setdefault(tuple(names), where)) != where:
-                roles = zip(_SYNONYMS, names, strict=False)
+        repeated = []
+        for where, *parts, _ in self.scores:
+            if (earlier := first.setdefault(tuple(parts), where)) != where and parts[-1] in compared:
+                roles = zip(_SYNONYMS, parts, strict=False)
                 scored = ", ".join(f"{role} {name}" for role, name in roles if name)
-                self.problems.append(f"{where}: a second score of {scored}, beside that of {earlier}")
-        if num_more := len(self.problems[_MOST_PROBLEMS:]):
-            self.problems[_MOST_PROBLEMS:] = [f"and {num_more} more problems"]
-        if self.problems:
-            raise DataError("\n".join([*self.problems, *self.notes]))
+                repeated.append(f"{where}: a second score of {scored}, beside that of {earlier}")
+        if repeated and self.misspelt:
+            # The names of the columns explain them all.
+            problems, repeated, self.notes = [*self.misspelt, *problems], repeated[:1], []
+        places: dict[str, list[str]] = {}
+        for problem in [*problems, *repeated]:
+            where, _, what = problem.partition(": ")
+            places.setdefault(what, []).append(where)
+        lines = [
+            f"{where}: {what}{f' (and {len(more):,} more like it)' if more else ''}"
+            for what, (where, *more) in places.items()
+        ]
+        if lines:
+            raise DataError("\n".join([name_some(lines, _MOST_PROBLEMS, "\n"), *self.notes]))
+        return names
 
 
-def read_scores(sources: Sequence[str], metric: str = "score") -> ScoreTable:
-    """Read files and directories of scores.
+def endings(metric: str) -> set[str]:
+    """Return the names by which a metric is chosen: ``TASK/acc`` by ``acc``, too."""
+    return {metric, metric.rpartition("/")[2]}
+
+
+def read_scores(sources: Sequence[str], metrics: Sequence[str] = ()) -> ScoreTable:
+    """Read files and directories of scores, with all problems of all files for `ScoreTable.check`.
 
     Args:
         sources: Paths, or ``SYSTEM=PATH``. The files of one system are its seeds, unless they name seeds.
-        metric: Name of scores whose file names no metric.
-
-    Raises:
-        DataError: All problems of all files.
+        metrics: What is to be compared, as in `ScoreTable`.
     """
-    table = ScoreTable(metric)
+    table = ScoreTable(metrics)
     num_files: Counter[tuple[str, str]] = Counter()
     for source in sources:
         # The name of a file may hold the sign, too.
         name, _, path = ("", "", source) if Path(source).exists() else source.rpartition("=")
-        start = len(table.scores)
+        start, num_problems = len(table.scores), len(table.problems)
         try:
-            table.add(path, name, list(_rows(path, table)))
+            rows = list(_rows(path, table))
+            if rows or len(table.problems) == num_problems:
+                table.add(path, name, rows)
         except DataError as error:
             table.problems.append(str(error))
         except (AttributeError, KeyError, TypeError) as error:
@@ -180,7 +224,6 @@ def read_scores(sources: Sequence[str], metric: str = "score") -> ScoreTable:
             score._replace(seed=score.seed or str(num_files[score.system, score.metric]))
             for score in table.scores[start:]
         ]
-    table.check()
     return table
 
 
@@ -196,14 +239,20 @@ def _rows(path: str, table: ScoreTable) -> Iterator[Row]:
             return
         rows = [(f"{path}, entry {number}", row) for number, row in enumerate(document, 1)]
     elif without_compression(path).endswith(".jsonl"):
-        places = [f"{path}, line {number}" for number in range(1, len(lines) + 1)]
-        rows = [(where, _parsed(line, where, table)) for where, line in zip(places, lines, strict=True)]
+        rows = list(_json_lines(path, lines, table))
     elif _number(lines[0]) is None:
         rows = list(_table(path, lines, table))
     else:
         rows = [(f"{path}, line {n}", {"item": n, "value": line}) for n, line in enumerate(lines, 1)]
     for where, row in rows:
         yield from _helm(where, row) if "stats" in row else [(where, row)]
+
+
+def _json_lines(path: str, lines: Sequence[str], table: ScoreTable) -> Iterator[tuple[str, Any]]:
+    for number, line in enumerate(lines, 1):
+        where = f"{path}, line {number}"
+        if line.strip() and (document := _parsed(line, where, table)):
+            yield where, document
 
 
 def _parsed(text: str, where: str, table: ScoreTable) -> Any:
@@ -240,9 +289,7 @@ def _samples(directory: Path, table: ScoreTable) -> Iterator[Row]:
         for results in sorted(file.parent.glob("results_*.json")):
             directions = read_json(results).get("higher_is_better", {}).get(task, {})
             table.is_up |= {f"{task}/{metric}": is_up for metric, is_up in directions.items()}
-        for number, line in enumerate(read_lines(str(file), _MAX_CHARS).lines, 1):
-            where = f"{file}, line {number}"
-            sample = _parsed(line, where, table)
+        for where, sample in _json_lines(str(file), read_lines(str(file), _MAX_CHARS).lines, table):
             for metric in sample["metrics"]:
                 # As lm_eval calls it in its results, but for the filter that does nothing.
                 name = f"{task}/{metric},{sample['filter']}".removesuffix(",none")
@@ -264,8 +311,12 @@ def _table(path: str, lines: Sequence[str], table: ScoreTable) -> Iterator[Row]:
     example = ""
     for row in cells:
         where = f"{path}, line {cells.line_num}"
-        if row and len(row) != len(header):
-            table.problems.append(f"{where}: {len(row)} columns, where line 1 has {len(header)}")
+        if not any(map(str.strip, row)):
+            continue
+        if len(row) != len(header):
+            hint = f"; quote a value that holds a {delimiter!r}, and write decimals with a point"
+            wrong = f"{where}: {len(row)} columns, where line 1 has {len(header)}"
+            table.problems.append(wrong + hint * (len(row) > len(header)))
             continue
         for place, text in enumerate(row):
             if has_commas and re.fullmatch(r"\s*[-+]?\d*,\d+\s*", text):

@@ -18,7 +18,7 @@ sign is certain, so it needs no p-value.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -28,7 +28,6 @@ from nlgraft.analysis.data.ledger import NoisePrior
 from nlgraft.analysis.data.trials import Array, Measured
 from nlgraft.analysis.estimates import resampling
 from nlgraft.analysis.estimates.comparison import ONE_SEED, Comparison
-from nlgraft.analysis.estimates.resampling import Score
 from nlgraft.evaluation.sufficient import aggregate
 
 _ROUNDED = 1e-12
@@ -44,10 +43,12 @@ class Comparer:
     Attributes:
         samples: Number of resamples.
         alpha: One minus the confidence of intervals, and the level of a single comparison.
+        name_of: What notes call a seed.
     """
 
     samples: int = 1000
     alpha: float = 0.05
+    name_of: Callable[[int], str] = str
     _draws: dict[Measured, Array] = field(default_factory=dict, repr=False)
 
     def prepare(self, metric: str, measured: Iterable[Measured]) -> None:
@@ -58,7 +59,8 @@ class Comparer:
                 by_size.setdefault(len(trial.segments), []).append(trial)
         for trials in by_size.values():
             statistics = [trial.segments for trial in trials if trial.segments is not None]
-            scores = resampling.bootstrap_scores(statistics, _score(metric), self.samples)
+            score = partial(aggregate, metric.rpartition("/")[2])
+            scores = resampling.bootstrap_scores(statistics, score, self.samples)
             self._draws.update(zip(trials, scores, strict=True))
 
     def contrast(
@@ -100,7 +102,7 @@ class Comparer:
             return replace(empty, notes=(note,))
         notes = []
         if len(seeds) < len(all_seeds):
-            shared = f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}"
+            shared = f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(self.name_of, seeds))}"
             which = "both cells" if len(cells) == 2 else "all cells"
             notes.append(f"difference over {shared} alone, which {which} finished; means are over all seeds")
         return self._estimated(empty, weights, [[cell[seed] for cell in cells] for seed in seeds], notes)
@@ -175,10 +177,6 @@ class Comparer:
         else:
             is_defined = True
         return replace(comparison, ci=ci, p=p, estimate=estimate if is_defined else None, notes=tuple(notes))
-
-
-def _score(metric: str) -> Score:
-    return partial(aggregate, metric.rpartition("/")[2])
 
 
 def _segments(trial: Measured) -> Array:

@@ -62,6 +62,7 @@ def p_over_looks(
     looks: Sequence[int],
     prior_df: float = 0.0,
     first: float = FIRST,
+    most: float = 1.0,
 ) -> Array:
     """Combine the p-values of the looks taken so far: the smallest level at which one of them rejects.
 
@@ -70,6 +71,7 @@ def p_over_looks(
         looks: All looks that are declared, as in `look_levels`.
         prior_df: Degrees of freedom of the prior of the variance.
         first: Share of the first look.
+        most: Bound of the result.
     """
     if len(looks) == 1:
         return np.asarray(p_values[looks[0]])
@@ -78,7 +80,7 @@ def p_over_looks(
         p / first if look == looks[0] else np.exp(_shift(np.log(np.maximum(p, _TINY)), later, levels))
         for look, p in p_values.items()
     ]
-    return np.minimum(np.minimum.reduce(over), 1.0)
+    return np.minimum(np.minimum.reduce(over), most)
 
 
 @lru_cache(maxsize=512)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -26,13 +26,13 @@ from nlgraft.analysis.data.ledger import (
     record,
     scored_lines,
 )
-from nlgraft.analysis.data.score_tables import ScoreTable
+from nlgraft.analysis.data.score_tables import ScoreTable, endings
 from nlgraft.analysis.data.trials import Measured
 from nlgraft.analysis.estimates.comparer import Comparer
 from nlgraft.analysis.estimates.comparison import Comparison, rounded_all
 from nlgraft.analysis.policy.rules import ALPHA, Rules, Test, answered, by_rules, exploratory, over_looks
 from nlgraft.basics.errors import DataError, nearest
-from nlgraft.basics.wording import count, timestamp
+from nlgraft.basics.wording import count, name_some, timestamp
 from nlgraft.evaluation.scores import evaluate_text
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.text.files import has_text, read_lines
@@ -47,7 +47,6 @@ _LESS_IS_BETTER = re.compile(
     re.IGNORECASE,
 )
 """Words in the names of metrics of which less is better."""
-_NAMED = 3
 
 Runs = dict[tuple[str, str], dict[str, float]]
 """Scores by item, by system and seed."""
@@ -146,6 +145,7 @@ def compare_measured(
     name: str,
     store: ArtifactStore | None,
     scored_as: str | None = None,
+    name_of: Callable[[int], str] = str,
 ) -> list[SystemScores]:
     """Compare every system with the first one, as `compare_systems` does, by its scores.
 
@@ -156,6 +156,7 @@ def compare_measured(
         name: Name of the comparison in the ledger.
         store: As of `compare_systems`.
         scored_as: The metric whose statistics the scores hold; the metric itself if left out.
+        name_of: What notes call a seed, which is counted from 1.
 
     Raises:
         DataError: There is nothing to compare.
@@ -180,13 +181,13 @@ def compare_measured(
     # The system with the fewest files sets the first look, which all pairs can then take.
     num_seeds = max(2, min(len(system.digests) for system in systems))
     own_plan = Plan(seeds=tuple(range(1, 4 * num_seeds + 1)), looks=(num_seeds, 2 * num_seeds, 4 * num_seeds))
-    comparer = Comparer(samples=_SAMPLES, alpha=ALPHA)
+    comparer = Comparer(samples=_SAMPLES, alpha=ALPHA, name_of=name_of)
     cases: dict[tuple[str, str], _Case] = {}
     for metric, system in product(is_up, others):
         cells = (system.digests[0], base.digests[0])
         plan = past_rules.plan(cells, own_plan)
         test = partial(_tested, comparer, metric, scored_as or metric, [system, base])
-        compared = over_looks(plan, test)
+        compared = over_looks(plan, test, name_of=name_of)
         outputs = (*system.digests, *base.digests)
         variant = next((variant_of[digest] for digest in outputs if digest in variant_of), "")
         question = LedgerQuestion(
@@ -232,7 +233,8 @@ def compare_measured(
     if not is_recorded(entry, past):
         record(store, entry, past)
     judged = {
-        key: _answer(case, entry, rules).judged(ALPHA, is_up=is_up[key[0]]) for key, case in cases.items()
+        key: _answer(case, entry, rules, name_of).judged(ALPHA, is_up=is_up[key[0]])
+        for key, case in cases.items()
     }
     return _scores(systems, is_up, judged)
 
@@ -304,7 +306,7 @@ def _tested(
     return replace(compared, metric=metric)
 
 
-def _answer(case: _Case, entry: Entry, rules: Rules) -> Comparison:
+def _answer(case: _Case, entry: Entry, rules: Rules, name_of: Callable[[int], str]) -> Comparison:
     """Put in the ledger's answer, as for a cell of a study."""
     compared, question, plan, test, variant = case
     answer = rules.answer(entry, question)
@@ -313,6 +315,12 @@ def _answer(case: _Case, entry: Entry, rules: Rules) -> Comparison:
         if variant:
             reason = f"outputs of {variant}, whose report judges them"
         return exploratory(test(None), f"exploratory, no verdict: {reason}")
+    if answer.reason and not question.looks:
+        first = plan.seeds[: plan.looks[0]]
+        reason = f"{len(first)} seeds of both systems; they share {len(question.seeds)}"
+        if len(question.seeds) >= len(first):
+            reason = f"seeds {', '.join(map(name_of, first))}, and not both systems have all of them"
+        answer = replace(answer, reason=f"the first look needs {reason}")
     size = (len(entry.asked), sum(other.p is not None for other in entry.asked))
     return by_rules(replace(compared, family=size), answer, plan, entry.alpha)
 
@@ -344,14 +352,13 @@ def compare_scores(
         The comparisons, and how the scores were paired.
 
     Raises:
-        DataError: There is no such metric or baseline, only one system, or nothing that can be paired.
+        DataError: A score cannot be read, there is no such metric or baseline, only one system, or nothing
+            that can be paired.
     """
-    names = list(dict.fromkeys(score.metric for score in table.scores))
-    if not metrics and len(names) > 1:
-        raise DataError(f"{len(names)} metrics: choose by --metric. {nearest('', names)}")
+    names = table.check(metrics)
     runs_of: dict[str, Runs] = {metric: {} for metric in metrics or names}
     for score in table.scores:
-        for metric in {score.metric, score.metric.rpartition("/")[2]} & {*runs_of}:
+        for metric in endings(score.metric) & {*runs_of}:
             run = runs_of[metric].setdefault((score.system, score.seed), {})
             if score.item in run:
                 raise DataError(
@@ -372,13 +379,12 @@ def compare_scores(
     lacking = {seed: [system for system in systems if (system, seed) not in main] for seed in seeds}
     seeds.sort(key=lambda seed: len(lacking[seed]))
     num_common = sum(not without for without in lacking.values())
-    counted = f", counted as 1 to {len(seeds)}: {', '.join(seeds)}" if seeds[0] != "1" else ""
-    notes = [f"{count(len(systems), 'system')}, {count(num_common, 'seed')} in common{counted}"]
+    notes = [f"{count(len(systems), 'system')}, {count(num_common, 'seed')} in common"]
     notes += [f"seed {seed}: not of {', '.join(without)}" for seed, without in lacking.items() if without]
     measured: dict[str, dict[str, dict[int, Measured]]] = {system: {} for system in systems}
     is_up = {}
     for metric, runs in runs_of.items():
-        directions = [up for name, up in table.is_up.items() if metric in (name, name.rpartition("/")[2])]
+        directions = [up for name, up in table.is_up.items() if metric in endings(name)]
         is_up[metric] = not is_lower_better and all(directions or [not _LESS_IS_BETTER.search(metric)])
         items = _common_items(metric, runs, is_up[metric], notes)
         for system in systems:
@@ -396,8 +402,9 @@ def compare_scores(
         for system in systems
     ]
     all_items = sorted({item for run in main.values() for item in run if item})
+    segments = Segments.of(all_items or [name])
     compared = compare_measured(
-        paired, is_up, Segments.of(all_items or [name]), name, store, scored_as="item"
+        paired, is_up, segments, name, store, scored_as="item", name_of=lambda number: seeds[number - 1]
     )
     return compared, [*notes, *table.notes]
 
@@ -410,9 +417,8 @@ def _common_items(metric: str, runs: Runs, is_up: bool, notes: list[str]) -> lis
     notes.append(f"{metric}: {among}, {'more' if is_up else 'less'} is better")
     for (system, seed), run in runs.items():
         if missing := [item for item in items if item not in run]:
-            few = ", ".join(missing[:_NAMED]) + ", ..." * (len(missing) > _NAMED)
             lacks = f"{system} with seed {seed} lacks {count(len(missing), 'item')}"
-            notes.append(f"{metric}: {lacks} ({few}); left out of all")
+            notes.append(f"{metric}: {lacks} ({name_some(missing)}); left out of all")
     if not common:
         raise DataError("\n".join([f"{metric}: no item has a score of every system and seed", *notes]))
     return common

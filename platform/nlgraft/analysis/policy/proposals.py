@@ -89,8 +89,10 @@ def p_of_gain(gains: Sequence[float] | Array, prior: NoisePrior | None) -> float
             # Decided by variances alone: a test that looked at means first would err more often.
             usable = prior if prior and is_like(prior, StudyVariance.of([gains[:look]])) else None
             estimate = moderated(gains[:look], usable)
-            taken[look] = (estimate.p or 0.0) if estimate.difference > 0 else 1.0
-    return float(p_over_looks(taken, LOOKS, prior.df if prior else 0.0, _FIRST)) / 2 if taken else 1.0
+            p = estimate.p or 0.0
+            taken[look] = p if estimate.difference > 0 else 2 - p
+    # Twice the one-sided p-values, as the looks have two-sided ones.
+    return float(p_over_looks(taken, LOOKS, prior.df if prior else 0.0, _FIRST, 2.0)) / 2 if taken else 1.0
 
 
 def decide(

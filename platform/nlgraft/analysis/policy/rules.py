@@ -22,7 +22,6 @@ from functools import cached_property
 from typing import Literal
 
 from nlgraft.analysis.data.ledger import (
-    SCORED_ELSEWHERE,
     Basis,
     Entry,
     Hypothesis,
@@ -258,11 +257,12 @@ class Rules:
         if declared.is_certain:
             return replace(answer, p=0.0)
         if not declared.looks or not question.looks:
-            lacking = "were declared, and not all have finished in its cells"
-            if entry.system == SCORED_ELSEWHERE:
-                lacking = "in common are the first look, and there are fewer"
-            reason = f"{declared.plan.looks[0]} seeds {lacking}"
-            return replace(answer, reason=reason)
+            if declared.plan.taken(question.seeds):  # with nothing to test
+                return answer
+            num = declared.plan.looks[0]
+            return replace(
+                answer, reason=f"{num} seeds were declared, and not all have finished in its cells"
+            )
         last = max(declared.looks)
         if declared.looks[last].difference * question.oriented_looks[max(question.looks)].difference < 0:
             reason = f"an earlier report, at {last} seeds, shows a difference of the other sign"
@@ -374,13 +374,16 @@ Test = Callable[[Sequence[int] | None], Comparison]
 """Compares over some seeds, or over all that have finished."""
 
 
-def over_looks(plan: Plan, test: Test, margin: float | None = None) -> Comparison:
+def over_looks(
+    plan: Plan, test: Test, margin: float | None = None, name_of: Callable[[int], str] = str
+) -> Comparison:
     """Compare at the looks whose seeds have all finished.
 
     Args:
         plan: Seeds and looks.
         test: The comparison.
         margin: Difference that the study declares too small to matter.
+        name_of: What notes call a seed.
 
     Returns:
         The comparison at the last look that was taken, with the answers at all; that over all finished
@@ -412,7 +415,7 @@ def over_looks(plan: Plan, test: Test, margin: float | None = None) -> Compariso
         following = next((look for look in plan.looks if look > taken[-1]), None)
         when = "are beyond the last look" if following is None else f"count at the look of {following} seeds"
         shown = f"difference, interval and p are those of the first {taken[-1]}"
-        notes.append(f"seeds {', '.join(map(str, waiting))} {when}; {shown}")
+        notes.append(f"seeds {', '.join(map(name_of, waiting))} {when}; {shown}")
     p_equal = looks[taken[-1]].p_equal
     return replace(at_looks[taken[-1]], p_equal=p_equal, looks=looks, notes=tuple(notes))
 

@@ -24,9 +24,8 @@ from nlgraft.analysis.rendering.typesetting import (
     number,
     probability,
 )
-from nlgraft.basics.wording import count
+from nlgraft.basics.wording import count, name_some
 
-_NUM_NAMED = 3
 _DAY = 10
 _DECIMALS = 2
 _ALPHA = 0.05
@@ -88,8 +87,7 @@ def _sentence(metric: str, analysis: Analysis) -> str:
     text = f"Analysis {len(earlier) + 1} of {what} in this store ({metric})"
     if earlier:
         names = list(dict.fromkeys(entry.variant for entry in reversed(earlier.values())))
-        more = ", ..." if len(names) > _NUM_NAMED else ""
-        text += f"; {len(earlier)} earlier: {', '.join(names[:_NUM_NAMED])}{more}"
+        text += f"; {len(earlier)} earlier: {name_some(names, 3)}"
     text += "."
     answered = [question for question in analysis.entry.asked if question.difference is not None]
     bases = Counter(question.basis for question in answered if question.family is not None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 
 from nlgraft.analysis.estimates.looks import look_levels
 from nlgraft.analysis.estimates.trivial import NEAR
@@ -12,7 +11,7 @@ from nlgraft.analysis.policy.rules import FIRST
 from nlgraft.analysis.policy.sequential import FUTILE
 from nlgraft.analysis.rendering.tables import comparison_table, confidence, effects_table
 from nlgraft.analysis.rendering.typesetting import num_decimals, number, template
-from nlgraft.basics.wording import count, duration
+from nlgraft.basics.wording import count, duration, name_some
 from nlgraft.study.data.design import idle_note
 
 EXAMPLES = "train_examples"
@@ -47,7 +46,7 @@ def headline(result: RecordedResults) -> str:
             kind = "exploratory" if comparison.basis == "exploratory" else comparison.standing or "open"
             by_kind[kind].append(comparison.a)
     parts = [
-        f"{count(len(labels), 'cell')} {_standing(result, kind)} ({_named(labels)})"
+        f"{count(len(labels), 'cell')} {_standing(result, kind)} ({name_some(labels, _NUM_NAMED, '; ')})"
         for kind, labels in by_kind.items()
         if labels
     ]
@@ -58,17 +57,11 @@ def headline(result: RecordedResults) -> str:
     if max(comparison.num_seeds for comparison in measured) < 2:
         text += " One seed says nothing about training noise, so nothing is decided."
     if unknown := [comparison.a for comparison in compared if comparison.difference is None]:
-        text += f" Without results so far: {_named(unknown)}."
+        text += f" Without results so far: {name_some(unknown, _NUM_NAMED, '; ')}."
     warnings = _unlearned(result) + _unstable(result)
     verdicts = Counter(claim.word for claim in result.claims).most_common()
     claims = ", ".join(f"{number} {verdict}" for verdict, number in verdicts)
     return warnings + text + _effects_headline(result) + (f" Claims: {claims}." if claims else "")
-
-
-def _named(labels: Sequence[str]) -> str:
-    """Name a few cells, and count the others."""
-    more = len(labels) - _NUM_NAMED
-    return "; ".join([*labels[:_NUM_NAMED], *([f"and {more} more"] if more > 0 else [])])
 
 
 def _standing(result: RecordedResults, kind: str) -> str:

@@ -36,7 +36,7 @@ Compared = Sequence[tuple[str, Comparison]]
 """Comparisons of one table, on one metric, with the names of their rows."""
 
 
-def comparison_notes(compared: Compared, alpha: float) -> Iterator[str]:
+def comparison_notes(compared: Compared, alpha: float, *, is_of_study: bool = True) -> Iterator[str]:
     """Explain the marks in a table of comparisons, then list the comparisons' own notes."""
     if any(comparison.standing not in (None, "open") for _, comparison in compared):
         # Also to readers who do not know the word.
@@ -54,10 +54,11 @@ def comparison_notes(compared: Compared, alpha: float) -> Iterator[str]:
     if any(comparison.scope == "segments" for _, comparison in compared):
         yield f"† {ONE_SEED}; nothing is decided."
     if any(comparison.smallest_detectable is not None for _, comparison in compared):
+        why = " Where an undecided row has none, `nlgraft why` says how probable each look is." * is_of_study
         yield (
             "Detectable: the true difference that so many seeds find in four of five such studies; below "
-            f"{FEW_SEEDS} seeds only a range is known. Seeds needed: the first look that probably decides; "
-            "where an undecided row has none, `nlgraft why` says how probable each look is."
+            f"{FEW_SEEDS} seeds only a range is known. Seeds needed: the first look that probably "
+            f"decides.{why}"
         )
     undecided = [
         (label, comparison)
@@ -223,7 +224,8 @@ def systems_table(systems: Sequence[SystemScores], notes: Sequence[str]) -> Tabl
                 row |= _comparison_row(comparison, decimals, ALPHA)
             rows.append(row)
     outputs = [sentence for _, comparison in compared if (sentence := _these_outputs(comparison))]
-    return make_table(rows, num_text=3, notes=[*notes, *outputs, *comparison_notes(compared, ALPHA)])
+    marks = comparison_notes(compared, ALPHA, is_of_study=False)
+    return make_table(rows, num_text=3, notes=[*notes, *outputs, *marks])
 
 
 def _these_outputs(comparison: Comparison) -> str:

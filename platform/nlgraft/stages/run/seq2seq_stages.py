@@ -12,7 +12,6 @@ import numpy as np
 from nlgraft.basics.errors import ContractError, DataError
 from nlgraft.evaluation.scores import Evaluation
 from nlgraft.evaluation.translation import dev_scores
-from nlgraft.nn.context_config import EncoderConfig
 from nlgraft.nn.frozen_states import FrozenStates
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import GenerationConfig, TransformerConfig
@@ -61,7 +60,10 @@ def start_model(settings: TrainSettings, inputs: TrainInputs[Path], context: Sta
             raise ContractError(f"stage {context.stage.name}: give it a model, a start or an architecture")
         config = read_config(inputs.architecture)
     assert context.seed is not None
-    encoders = {name: read_encoder(path, _encoder(config, name)) for name, path in inputs.encoders.items()}
+    encoders = {
+        name: read_encoder(path, config.contexts[name].encoder if name in config.contexts else None)
+        for name, path in inputs.encoders.items()
+    }
     sizes = table_sizes(inputs.encoded, settings.view)
     model = fresh_model(config, *sizes, context.seed, encoders)
     if inputs.start is not None:
@@ -72,10 +74,6 @@ def start_model(settings: TrainSettings, inputs: TrainInputs[Path], context: Sta
     for name, path in inputs.means.items():
         model.named_contexts()[name].centre(read_means(path))
     return model
-
-
-def _encoder(config: TransformerConfig, name: str) -> EncoderConfig | None:
-    return config.contexts[name].encoder if name in config.contexts else None
 
 
 def table_sizes(encoded: Path, view: View) -> tuple[int, int]:

@@ -162,7 +162,7 @@ def table_text(value: Any) -> str:
             number = json.loads(value)
         except ValueError:
             return value
-        return table_text(number) if _is_number(number) else value
+        return table_text(number) if type(number) in (int, float) else value
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return canonical_json(value)
@@ -281,7 +281,3 @@ def start_problems(space: Mapping[str, Domain], start: Sequence[Mapping[str, Any
                 yield Problem(where, f"{value!r} is not a value of the searched {path}")
             elif not holds({other: conditions[other] for other in conditions.keys() & values.keys()}, values):
                 yield Problem(where, "is not searched beside these values, see its condition; leave it out")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nlgraft.basics.errors import DataError
-from nlgraft.basics.wording import count
+from nlgraft.basics.wording import count, name_some
 from nlgraft.pipeline.execute import load_function
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
@@ -32,8 +32,6 @@ from nlgraft.study.reading.resolving import ResolvedCell, resolve_cell
 from nlgraft.study.reading.rules import warnings
 from nlgraft.text.corpora import Corpus
 from nlgraft.text.files import looking_below
-
-_NUM_NAMED = 3
 
 
 @dataclass
@@ -122,7 +120,9 @@ def plan(
             "distinct": len(stages.distinct) + sum(number for _, number in stages.future),
             "finished": len(finished),
         },
-        max_concurrent=_num_concurrent(study, capacity),
+        max_concurrent=max_allowed(study.resources)
+        if capacity is None
+        else max_concurrent(study.resources, capacity),
         problems=problems + gpu_problems,
         warnings=warnings(study)
         + _small_searches(study, resolved)
@@ -179,15 +179,11 @@ def _most_distinct(study: Study, search: Search, resolved: ResolvedCell) -> floa
     return math.prod(sizes)
 
 
-def _num_concurrent(study: Study, capacity: Mapping[str, float] | None) -> int | None:
-    return max_allowed(study.resources) if capacity is None else max_concurrent(study.resources, capacity)
-
-
 def _cost_notes(cost: Cost) -> list[str]:
     notes = []
     if cost.scaled:
         notes.append(
-            f"time and size of {_some(cost.scaled)} are those of earlier runs of another size, scaled by "
+            f"time and size of {name_some(cost.scaled)} are those of earlier runs of another size, scaled by "
             "steps, tokens, weights, workers and text: on a busy machine two of three were right within a "
             "factor of 2"
         )
@@ -199,13 +195,9 @@ def _cost_notes(cost: Cost) -> list[str]:
     if cost.unknown:
         notes.append(
             f"time and size leave out {count(len(cost.unknown), 'kind')} of stages that were never timed: "
-            f"{_some(cost.unknown)}"
+            f"{name_some(cost.unknown)}"
         )
     return notes
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join([*names[:_NUM_NAMED], *(["..."] if len(names) > _NUM_NAMED else [])])
 
 
 def _text_sizes(corpus: Corpus) -> dict[str, TextSize]:

@@ -77,7 +77,11 @@ def _check_contract(path: str, module: ModuleType) -> System:
         faults.append("METRICS must map metric names to nlgraft.study.data.system.Metric")
     if not callable(getattr(module, "stage_graph", None)):
         faults.append("stage_graph(config, *, seed, splits) must be a function")
-    faults += [f"{name} must be text" for name in ("DESCRIPTION", "PAPER") if not _is_text(module, name)]
+    faults += [
+        f"{name} must be text"
+        for name in ("DESCRIPTION", "PAPER")
+        if not isinstance(getattr(module, name, None), str)
+    ]
     if faults:
         raise StudyError([Problem("system", f"{path} is no system: {'; '.join(faults)}")])
     assert isinstance(config_type, type)
@@ -92,10 +96,6 @@ def _check_contract(path: str, module: ModuleType) -> System:
         getattr(module, "keep_code", None),
         getattr(module, "file_problems", System.file_problems),
     )
-
-
-def _is_text(module: ModuleType, name: str) -> bool:
-    return isinstance(getattr(module, name, None), str)
 
 
 def _neighbours(path: str) -> list[str]:
