@@ -8,7 +8,7 @@ import torch
 
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.masked_lm_models import NOT_PREDICTED, MaskedBatch
-from nlgraft.stages.shared_kinds import SIDE
+from nlgraft.stages.stage_kind import SIDE
 from nlgraft.training.masked_text import Masker
 from nlgraft.training.train_config import MaskingConfig
 from nlgraft.vocab.methods.building import build_plan

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.masked_lm_models import MaskedBatch
-from nlgraft.stages.shared_kinds import SIDE
+from nlgraft.stages.stage_kind import SIDE
 from nlgraft.text.batches import LengthBatches
 from nlgraft.training.data import Seq2SeqData
 from nlgraft.training.masked_text import Masker, labels_of

@@ -25,19 +25,22 @@ from nlgraft.stages.masked_lm_graph import (
 )
 from nlgraft.stages.released_graph import Released, language_view, released
 from nlgraft.stages.seq2seq_graph import DecodingSettings, EncodedText, TrainInputs, TrainSettings
-from nlgraft.stages.shared_kinds import (
+from nlgraft.stages.stage_kind import (
     EXCHANGE,
     PLAN,
     SIDE,
     VECTORS,
     ExchangeInputs,
+    Inputs,
+    NoSettings,
     PlanInputs,
     PlanSettings,
+    StageKind,
+    T,
     TrainingSettings,
     VectorInputs,
     VectorSettings,
 )
-from nlgraft.stages.stage_kind import Inputs, NoSettings, StageKind, T
 from nlgraft.text.corpus_config import EOS
 from nlgraft.training.train_config import MaskingConfig, SmoothedTrainConfig, View
 from trainables.embedding_transfer.config import (

@@ -18,23 +18,27 @@ from nlgraft.stages import seq2seq_graph as pieces
 from nlgraft.stages.masked_lm_graph import CHECKPOINT_TOKENIZER
 from nlgraft.stages.released_graph import CHECKPOINTS, CheckpointSettings, checkpoint_settings
 from nlgraft.stages.seq2seq_graph import SCORE, ScoreInputs, TokenizedText
-from nlgraft.stages.shared_kinds import (
+from nlgraft.stages.stage_kind import (
     EXCHANGE,
     PLAN,
     SIDE,
     VECTORS,
     CorpusInputs,
     ExchangeInputs,
+    Inputs,
     NoInputs,
+    NoSettings,
     PlanInputs,
     PlanSettings,
+    Settings,
+    StageKind,
+    T,
     TokenizedInputs,
     TrainingSettings,
     TrainLanguageModelInputs,
     VectorInputs,
     VectorSettings,
 )
-from nlgraft.stages.stage_kind import Inputs, NoSettings, Settings, StageKind, T
 from nlgraft.text.corpus_config import SplitName
 from nlgraft.text.tokenizer_config import ByteTokenizerConfig
 from nlgraft.training.train_config import LoraConfig, TrainConfig

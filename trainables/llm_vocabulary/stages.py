@@ -33,7 +33,7 @@ from nlgraft.stages.run.training_task import (
 )
 from nlgraft.stages.run.translation_stages import HYPOTHESES_FILE, write_output_measures
 from nlgraft.stages.seq2seq_graph import TARGET
-from nlgraft.stages.shared_kinds import SIDE, TrainLanguageModelInputs
+from nlgraft.stages.stage_kind import SIDE, TrainLanguageModelInputs
 from nlgraft.text.batches import Ragged
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.files import JoinedLines, chunks, read_json, write_json

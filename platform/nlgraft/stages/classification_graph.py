@@ -9,8 +9,7 @@ from nlgraft.nn.model_config import ClassifierConfig
 from nlgraft.pipeline.stage import Stage
 from nlgraft.stages.config_parts import ClassificationConfig
 from nlgraft.stages.masked_lm_graph import MaskedText
-from nlgraft.stages.shared_kinds import TrainingSettings
-from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
+from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T, TrainingSettings
 from nlgraft.text.corpus_config import Split
 from nlgraft.text.tokenizer_config import WordSampling
 from nlgraft.training.train_config import TrainConfig

@@ -11,20 +11,24 @@ from nlgraft.pipeline.stage import Stage
 from nlgraft.stages.config_parts import MaskedLMConfig
 from nlgraft.stages.released_graph import CHECKPOINTS, CheckpointSettings, Released, checkpoint_settings
 from nlgraft.stages.seq2seq_graph import EncodedText, TokenizedText
-from nlgraft.stages.shared_kinds import (
+from nlgraft.stages.stage_kind import (
     EXCHANGE,
     PLAN,
     SIDE,
     CorpusInputs,
     ExchangeInputs,
+    Inputs,
     NoInputs,
+    NoSettings,
     PlanInputs,
     PlanSettings,
+    Settings,
+    StageKind,
+    T,
     TokenizedInputs,
     TrainingSettings,
     TrainLanguageModelInputs,
 )
-from nlgraft.stages.stage_kind import Inputs, NoSettings, Settings, StageKind, T
 from nlgraft.text.corpus_config import Split
 from nlgraft.text.tokenizer_config import WordSampling, WordTokenizerConfig
 from nlgraft.training.train_config import (

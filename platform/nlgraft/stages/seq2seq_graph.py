@@ -24,7 +24,7 @@ from nlgraft.stages.config_parts import (
     ScoreConfig,
 )
 from nlgraft.stages.metrics import EXTRACT_METHODS, ROUGE
-from nlgraft.stages.shared_kinds import (
+from nlgraft.stages.stage_kind import (
     CORPUS,
     ENCODED,
     LANGUAGE_MODEL,
@@ -35,16 +35,19 @@ from nlgraft.stages.shared_kinds import (
     CorpusSettings,
     EncodeInputs,
     EncodeSettings,
+    Inputs,
     LanguageModelInputs,
     LanguageModelSettings,
     NoInputs,
+    Settings,
+    StageKind,
+    T,
     TextSettings,
     TokenizerInputs,
     TokenizerSettings,
     TrainingSettings,
     UntrainedLanguageModelSettings,
 )
-from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
 from nlgraft.text.corpus_config import AnyCorpus, Split, SplitName, as_corpus, digest
 from nlgraft.text.files import expand
 from nlgraft.text.tokenizer_config import LearnedTokenizerConfig, TokenizerConfig

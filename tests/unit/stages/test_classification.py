@@ -20,7 +20,7 @@ from nlgraft.stages.config_parts import ClassificationConfig
 from nlgraft.stages.masked_lm_graph import TRAIN_MASKED, TrainMaskedSettings
 from nlgraft.stages.metrics import CLASSIFICATION
 from nlgraft.stages.run.text_stages import read_encoded
-from nlgraft.stages.shared_kinds import TrainLanguageModelInputs
+from nlgraft.stages.stage_kind import TrainLanguageModelInputs
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.text.tokenizer_config import WordTokenizerConfig

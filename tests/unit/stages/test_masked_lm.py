@@ -22,18 +22,18 @@ from nlgraft.stages.masked_lm_graph import (
     TrainMaskedSettings,
 )
 from nlgraft.stages.released_graph import checkpoint_settings
-from nlgraft.stages.shared_kinds import (
+from nlgraft.stages.stage_kind import (
     EXCHANGE,
     PLAN,
     VECTORS,
     ExchangeInputs,
+    NoSettings,
     PlanInputs,
     PlanSettings,
     TrainLanguageModelInputs,
     VectorInputs,
     VectorSettings,
 )
-from nlgraft.stages.stage_kind import NoSettings
 from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.text.tokenizer_config import TokenizerConfig, WordTokenizerConfig
 from nlgraft.training.masked_lm_training import read_masked_lm

@@ -19,7 +19,7 @@ from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.transformers_lms import TransformersLM, is_causal_lm, load_causal_lm
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.run.text_stages import REPORT_FILE, read_encoded
-from nlgraft.stages.shared_kinds import EXCHANGE, PLAN, SIDE, VECTORS, PlanInputs, PlanSettings
+from nlgraft.stages.stage_kind import EXCHANGE, PLAN, SIDE, VECTORS, PlanInputs, PlanSettings
 from nlgraft.text.files import write_json
 from nlgraft.training.masked_lm_training import read_masked_lm
 from nlgraft.training.models import DESCRIPTION, fresh_model, read_model, write_model

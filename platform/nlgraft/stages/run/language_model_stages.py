@@ -12,7 +12,7 @@ from nlgraft.evaluation.scores import Evaluation, Score
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.run.text_stages import read_encoded, training_budget, vocab_sizes
 from nlgraft.stages.run.training_task import TrainingTask, write_scores
-from nlgraft.stages.shared_kinds import LANGUAGE_MODEL, UNTRAINED_LANGUAGE_MODEL
+from nlgraft.stages.stage_kind import LANGUAGE_MODEL, UNTRAINED_LANGUAGE_MODEL
 from nlgraft.text.batches import Ragged
 from nlgraft.text.corpora import read_corpus
 from nlgraft.training.language_model_training import (

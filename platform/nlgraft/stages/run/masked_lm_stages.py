@@ -36,7 +36,7 @@ from nlgraft.stages.run.training_task import (
     write_scores,
     write_split,
 )
-from nlgraft.stages.shared_kinds import TrainLanguageModelInputs
+from nlgraft.stages.stage_kind import TrainLanguageModelInputs
 from nlgraft.text.batches import LengthBatches, Ragged
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.corpus_config import SPLITS

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from nlgraft.pipeline.stage import StageContext
-from nlgraft.stages.shared_kinds import CORPUS, ENCODED, TOKENIZER
+from nlgraft.stages.stage_kind import CORPUS, ENCODED, TOKENIZER
 from nlgraft.text.batches import LengthBatches, Ragged
 from nlgraft.text.corpora import Corpus, corpus_report, load_corpus, read_corpus, report_json, write_corpus
 from nlgraft.text.corpus_checks import round_trip_warning

@@ -15,7 +15,7 @@ from nlgraft.evaluation.artifact import write_metrics, write_segments
 from nlgraft.evaluation.scores import Evaluation, Score
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.metrics import metric_name
-from nlgraft.stages.shared_kinds import SIDE
+from nlgraft.stages.stage_kind import SIDE
 from nlgraft.text.tokenizer_config import WordSampling
 from nlgraft.text.word_tokenizers import TOKENIZER_FILE, WordSampler
 from nlgraft.training.loop import TrainOutcome
