@@ -9,11 +9,9 @@ from __future__ import annotations
 from functools import cached_property
 
 from nlgraft.pipeline.stage import Stage, StageGraph
-from nlgraft.stages import classification_graph as class_pieces
 from nlgraft.stages import masked_lm_graph as masked_pieces
 from nlgraft.stages import seq2seq_graph as pieces
-from nlgraft.stages.classification_graph import ScoreClassifierInputs
-from nlgraft.stages.masked_lm_graph import MaskedText, TrainMaskedSettings
+from nlgraft.stages.masked_lm_graph import MaskedText, ScoreClassifierInputs, TrainMaskedSettings
 from nlgraft.stages.stage_kind import Inputs, NoSettings, Settings, StageKind, T
 from nlgraft.text.corpus_config import AnyCorpus
 from trainables.vocabulary_transfer.config import KEPT, PLAN_METHODS, SCRATCH, Config, SplitConfig
@@ -162,7 +160,7 @@ class _Builder:
 
     def scores(self, splits: tuple[str, ...]) -> Stage:
         """Train the classifier and score it."""
-        trained = class_pieces.trained_classifier(
+        trained = masked_pieces.trained_classifier(
             "classifier", self.body, self.corpus, self.text, self.config.classification, seed=self.seed
         )
         text = MeasureInputs(corpus=self.corpus, tokenizer=self.text.tokenizer, old_tokenizer=self.old)
@@ -177,7 +175,7 @@ class _Builder:
             "text": MEASURES.stage("text_measures", NoSettings(), text),
             "speed": SPEED.stage("speed", NoSettings(), read),
         }
-        return class_pieces.classifier_scores(trained, self.body, self.corpus, self.text, splits, further)
+        return masked_pieces.classifier_scores(trained, self.body, self.corpus, self.text, splits, further)
 
 
 def _have_one_origin(*corpora: AnyCorpus) -> bool:

@@ -23,7 +23,7 @@ from nlgraft.stages.seq2seq_graph import TranslateSettings
 from nlgraft.text.corpora import Corpus, first_words
 from nlgraft.text.files import refuse_special
 from nlgraft.text.word_tokenizers import TOKENIZER_FILE, encode_words
-from nlgraft.training.classification_training import LabelledData, class_probabilities, read_classifier
+from nlgraft.training.masked_lm_training import LabelledData, class_probabilities, read_classifier
 from nlgraft.training.masked_text import MaskingIds
 from nlgraft.training.models import read_model
 from nlgraft.vocab.tokenizers.loading import load_vocabulary

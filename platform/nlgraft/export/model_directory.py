@@ -38,8 +38,7 @@ from nlgraft.text.corpora import read_corpus
 from nlgraft.text.files import read_json, write_json
 from nlgraft.text.word_tokenizers import TOKENIZER_FILE, encode_words
 from nlgraft.tracking.entries import PREDICTOR
-from nlgraft.training.classification_training import read_classifier, write_classifier
-from nlgraft.training.masked_lm_training import write_masked_lm
+from nlgraft.training.masked_lm_training import read_classifier, write_classifier, write_masked_lm
 from nlgraft.training.masked_text import TEXT, MaskingIds
 from nlgraft.training.models import read_model, write_model
 from nlgraft.training.train_config import Side

@@ -1,14 +1,14 @@
-"""Pieces of stage graphs for masked language models, without torch: text, training, exchange, scores."""
+"""Pieces of stage graphs for masked language models and classifiers on them, without torch."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from nlgraft.nn.model_config import BertConfig, TransformerConfig
+from nlgraft.nn.model_config import BertConfig, ClassifierConfig, TransformerConfig
 from nlgraft.pipeline.stage import Stage
-from nlgraft.stages.config_parts import MaskedLMConfig
+from nlgraft.stages.config_parts import ClassificationConfig, MaskedLMConfig
 from nlgraft.stages.released_graph import CHECKPOINTS, CheckpointSettings, Released, checkpoint_settings
 from nlgraft.stages.seq2seq_graph import EncodedText, TokenizedText
 from nlgraft.stages.stage_kind import (
@@ -323,4 +323,100 @@ BEGIN_MASKED = StageKind(
 SCORE_MASKED = StageKind("nlgraft.stages.run.masked_lm_stages:score", ScoreMaskedSettings, ScoreMaskedInputs)
 BERT2BERT = StageKind(
     "nlgraft.stages.run.masked_lm_stages:begin_encoder_decoder", Bert2BertSettings, Bert2BertInputs
+)
+
+
+# Sequence classifiers on the body of a masked language model.
+
+
+def trained_classifier(
+    name: str,
+    body: Stage,
+    corpus: Stage,
+    text: MaskedText,
+    config: ClassificationConfig,
+    *,
+    seed: int,
+) -> Stage:
+    """Train a classifier of the first source of a corpus by its labels; it is scored on dev."""
+    inputs = ClassifierInputs(body=body, corpus=corpus, encoded=text.encoded, tokenizer=text.tokenizer)
+    settings = TrainClassifierSettings(
+        train=config.train, classifier=config.classifier, sampling=text.sampling
+    )
+    return TRAIN_CLASSIFIER.stage(name, settings, inputs, seed=seed)
+
+
+def classifier_scores(
+    trained: Stage,
+    body: Stage,
+    corpus: Stage,
+    text: MaskedText,
+    splits: Sequence[str],
+    further: Mapping[str, Stage] | None = None,
+) -> Stage:
+    """Score the trial's classifier on test, if that is among the splits; dev belongs to the training.
+
+    ``further`` are stages whose metrics the trial reports, too.
+    """
+    # A classifier's training scores it on dev, so nothing is left to do.
+    if "test" not in splits:
+        return trained
+    inputs = ScoreClassifierInputs(
+        classifier=trained,
+        body=body,
+        corpus=corpus,
+        encoded=text.encoded,
+        tokenizer=text.tokenizer,
+        further=further or {},
+    )
+    return SCORE_CLASSIFIER.stage("scores", ScoreClassifierSettings(split="test"), inputs)
+
+
+class TrainClassifierSettings(TrainingSettings[TrainConfig]):
+    """One training of a classifier."""
+
+    classifier: ClassifierConfig
+    """Pooling and head, and whether the body is trained."""
+    sampling: WordSampling | None = None
+    """Segment the training text anew in every epoch; null: as it is encoded."""
+
+
+class ClassifierInputs(Inputs[T]):
+    """The body, the corpus with its labels, and its encoded lines.
+
+    The body is a masked language model, also one whose vocabulary was exchanged, or a released encoder; the
+    tokenizer is that of the encoded lines.
+    """
+
+    body: T
+    corpus: T
+    encoded: T
+    tokenizer: T
+
+
+class ScoreClassifierSettings(Settings):
+    """The scores of a classifier on one split."""
+
+    split: Split
+    """Split to score."""
+
+
+class ScoreClassifierInputs(ClassifierInputs[T]):
+    """A trained classifier and the inputs of its training.
+
+    ``further`` are stages whose metrics belong to the trial although nothing reads them.
+    """
+
+    classifier: T
+    further: Mapping[str, T] = field(default_factory=dict)
+
+
+TRAIN_CLASSIFIER = StageKind(
+    "nlgraft.stages.run.masked_lm_stages:train_classifier",
+    TrainClassifierSettings,
+    ClassifierInputs,
+    is_distributed=True,
+)
+SCORE_CLASSIFIER = StageKind(
+    "nlgraft.stages.run.masked_lm_stages:score_classifier", ScoreClassifierSettings, ScoreClassifierInputs
 )

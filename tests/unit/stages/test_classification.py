@@ -14,7 +14,7 @@ from nlgraft.nn.context_config import HuggingFaceEncoderConfig
 from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.stages import classification_graph, context_graph, masked_lm_graph
+from nlgraft.stages import context_graph, masked_lm_graph
 from nlgraft.stages import seq2seq_graph as pieces
 from nlgraft.stages.config_parts import ClassificationConfig
 from nlgraft.stages.masked_lm_graph import TRAIN_MASKED, TrainMaskedSettings
@@ -24,13 +24,13 @@ from nlgraft.stages.stage_kind import TrainLanguageModelInputs
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.text.tokenizer_config import WordTokenizerConfig
-from nlgraft.training.classification_training import (
+from nlgraft.training.masked_lm_training import (
     LabelledData,
     evaluate_classifier,
     index_labels,
     read_classifier,
+    read_masked_lm,
 )
-from nlgraft.training.masked_lm_training import read_masked_lm
 from nlgraft.training.masked_text import TEXT, MaskingIds
 from nlgraft.training.train_config import MaskedScoringConfig, MaskingConfig, TrainConfig
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
@@ -69,8 +69,8 @@ def classified(
     inputs = TrainLanguageModelInputs(encoded=text.encoded, corpus=corpus, tokenizer=tokenizer)
     body = TRAIN_MASKED.stage("upstream", settings, inputs, seed=1)
     config = ClassificationConfig(classifier=classifier, train=train)
-    trained = classification_graph.trained_classifier("trained", body, corpus, text, config, seed=1)
-    return StageGraph(classification_graph.classifier_scores(trained, body, corpus, text, splits))
+    trained = masked_lm_graph.trained_classifier("trained", body, corpus, text, config, seed=1)
+    return StageGraph(masked_lm_graph.classifier_scores(trained, body, corpus, text, splits))
 
 
 def trained(store, graph):
@@ -161,7 +161,7 @@ def test_a_released_encoder_without_prediction_head_is_a_body(store, tmp_path):
     encoder = HuggingFaceEncoderConfig(checkpoint=str(tmp_path))
     body = context_graph.released_encoder("released", encoder)
     config = ClassificationConfig(train=TRAIN)
-    trained = classification_graph.trained_classifier(
+    trained = masked_lm_graph.trained_classifier(
         "trained", body, stages["lines_corpus"], text, config, seed=1
     )
     record = run(store, StageGraph(trained))
