@@ -26,10 +26,10 @@ from nlgraft.basics.errors import NlgraftError, did_you_mean
 from nlgraft.basics.pacing import Pacer
 from nlgraft.basics.wording import duration
 from nlgraft.evaluation.artifact import write_lines, write_segments
-from nlgraft.pipeline.execute import CURVES, METRICS, Curve
 from nlgraft.pipeline.fingerprint import fingerprint
 from nlgraft.pipeline.integrity import remove_tree
 from nlgraft.pipeline.stage import StageContext, TrialStopped
+from nlgraft.pipeline.trial import CURVES, METRICS, Curve
 from nlgraft.text.corpora import stream_file
 from nlgraft.text.files import expand, read_json, write_json
 from trainables.command import guard

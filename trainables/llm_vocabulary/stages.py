@@ -65,7 +65,6 @@ from nlgraft.training.token_distillation import (
 )
 from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, LoraConfig, ParameterGroup
 from nlgraft.training.views import Encoded, IntArray, surround, write_encoded
-from nlgraft.vocab.tokenizers.directories import copy_settings, copy_tokenizer
 from nlgraft.vocab.tokenizers.encoding import (
     count_tokens,
     encode_batch,
@@ -73,7 +72,7 @@ from nlgraft.vocab.tokenizers.encoding import (
     text_encoder,
 )
 from nlgraft.vocab.tokenizers.extension import learn_extension
-from nlgraft.vocab.tokenizers.loading import load_vocabulary
+from nlgraft.vocab.tokenizers.loading import copy_settings, copy_tokenizer, load_vocabulary
 from nlgraft.vocab.tokenizers.pruning import prune_tokenizer
 from nlgraft.vocab.transfer_plan import TransferPlan
 from trainables.llm_vocabulary.config import SOURCE

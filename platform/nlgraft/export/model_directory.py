@@ -42,8 +42,12 @@ from nlgraft.training.masked_lm_training import read_classifier, write_classifie
 from nlgraft.training.masked_text import TEXT, MaskingIds
 from nlgraft.training.models import read_model, write_model
 from nlgraft.training.train_config import Side
-from nlgraft.vocab.tokenizers.directories import DECODER_DIRECTORY, copy_tokenizer, save_tokenizer
-from nlgraft.vocab.tokenizers.loading import load_vocabulary
+from nlgraft.vocab.tokenizers.loading import (
+    DECODER_DIRECTORY,
+    copy_tokenizer,
+    load_vocabulary,
+    save_tokenizer,
+)
 
 CTRANSLATE2 = "ctranslate2"
 _MIN_POSITIONS = 512

@@ -35,11 +35,10 @@ from nlgraft.nn.model_config import ClassifierConfig, TransformerConfig
 from nlgraft.nn.modes import evaluating, seeded
 from nlgraft.text.batches import LengthBatches, Ragged
 from nlgraft.text.files import read_json, write_json
-from nlgraft.training.data import LineData
 from nlgraft.training.losses import Predictions, TokenObjective, segment_losses
 from nlgraft.training.masked_text import MaskedScoringData, MaskingIds
 from nlgraft.training.seeds import derive_seed
-from nlgraft.training.views import IntArray, surrounded
+from nlgraft.training.views import IntArray, LineData, surrounded
 from nlgraft.training.weights import carry_over, load_model, save_model
 
 LOSS, PER_CHARACTER = "loss", "mlm_loss_per_char"

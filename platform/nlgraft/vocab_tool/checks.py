@@ -29,8 +29,7 @@ from nlgraft.vocab.surgery.exchange import (
     is_encoder_decoder,
 )
 from nlgraft.vocab.surgery.token_ids import flat_ids, id_settings, vocabulary_parts
-from nlgraft.vocab.tokenizers.directories import DECODER_DIRECTORY, find_tokenizer
-from nlgraft.vocab.tokenizers.loading import load_vocabulary
+from nlgraft.vocab.tokenizers.loading import DECODER_DIRECTORY, find_tokenizer, load_vocabulary
 from nlgraft.vocab.tokenizers.tokens import Kind
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
 from nlgraft.vocab.transfer_plan import CHUNK_ROWS, Provenance, Rows, TransferPlan, row_norms

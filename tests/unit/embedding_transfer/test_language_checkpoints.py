@@ -10,8 +10,8 @@ from nlgraft.stages.run.translation_stages import HYPOTHESES_FILE
 from nlgraft.stages.seq2seq_graph import TRANSLATE
 from nlgraft.study.public import Study
 from nlgraft.text.corpora import read_corpus
-from nlgraft.training.data import Seq2SeqData
 from nlgraft.training.models import read_model
+from nlgraft.training.views import Seq2SeqData
 from nlgraft.vocab.transfer_plan import Provenance, TransferPlan
 from tests.released_translators import FAMILIES, check_alike, write_marian, write_multilingual
 from tests.tensors import differing

@@ -11,9 +11,9 @@ from nlgraft.execution.cluster import WorkerGroup
 from nlgraft.execution.cluster_watch import Losses
 from nlgraft.execution.distributed_stages import run_on_workers
 from nlgraft.execution.sweep_board import Mailbox
-from nlgraft.pipeline.execute import RecordingReporter
 from nlgraft.pipeline.stage import NullReporter, Stage, TrialStopped
 from nlgraft.pipeline.store import StorePlace
+from nlgraft.pipeline.trial import RecordingReporter
 from nlgraft.study.data.study import Resources, WorkerRange
 
 

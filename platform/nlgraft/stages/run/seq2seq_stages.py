@@ -23,14 +23,13 @@ from nlgraft.stages.run.text_stages import open_tokenizer, read_encoded, trainin
 from nlgraft.stages.run.training_task import TrainingTask
 from nlgraft.stages.seq2seq_graph import TRAIN, TrainInputs, TrainSettings
 from nlgraft.text.corpora import read_corpus
-from nlgraft.training.data import EpochStream, SampledText, Seq2SeqData
 from nlgraft.training.losses import Seq2SeqObjective, segment_losses
 from nlgraft.training.masked_text import MaskedSpans
 from nlgraft.training.models import fresh_model, read_config, read_encoder, read_model, write_model
 from nlgraft.training.seeds import derive_seed
 from nlgraft.training.step import Training
 from nlgraft.training.train_config import View
-from nlgraft.training.views import Encoded
+from nlgraft.training.views import Encoded, EpochStream, SampledText, Seq2SeqData
 from nlgraft.training.weights import CarryReport, carry_over
 
 LOSS_SIGNATURE = "nats per target token, end of sentence counted, unsmoothed"

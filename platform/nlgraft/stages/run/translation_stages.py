@@ -48,10 +48,9 @@ from nlgraft.stages.seq2seq_graph import (
 )
 from nlgraft.text.corpora import Corpus, read_corpus
 from nlgraft.text.tokenizers import Tokenizer
-from nlgraft.training.data import prepare_inputs
 from nlgraft.training.models import read_model
 from nlgraft.training.train_config import Side
-from nlgraft.training.views import Encoded
+from nlgraft.training.views import Encoded, prepare_inputs
 
 HYPOTHESES_FILE = "hypotheses.txt"
 _LOG = logging.getLogger(__name__)
