@@ -26,8 +26,14 @@ from nlgraft.training.seeds import generator_for
 from nlgraft.training.train_config import View
 from nlgraft.training.views import Encoded, IntArray, Seq2SeqData
 from nlgraft.vocab.methods.similar import SimilarTokens
-from nlgraft.vocab.tokenizers.tokens import Kind, Tok, character_boundaries, merge_toks, split_tok
-from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
+from nlgraft.vocab.tokenizers.vocabulary import (
+    Kind,
+    Tok,
+    Vocabulary,
+    character_boundaries,
+    merge_toks,
+    split_tok,
+)
 from trainables.embedding_transfer.config import STREAMS, SegmentationRates
 from trainables.embedding_transfer.generator_training import NO_WORD, ChangedBatch, NewTokens, padded
 

@@ -27,8 +27,7 @@ from nlgraft.vocab.tokenizers.loading import (
     save_tokenizer,
     writes_token,
 )
-from nlgraft.vocab.tokenizers.tokens import Kind
-from nlgraft.vocab.tokenizers.vocabulary import SUBSTITUTE_ROLES, Vocabulary
+from nlgraft.vocab.tokenizers.vocabulary import SUBSTITUTE_ROLES, Kind, Vocabulary
 from nlgraft.vocab.transfer_plan import Array, TransferPlan, norm_report
 from nlgraft.vocab_tool.plan_report import PlanReport, SpecialTokens, report_plan
 

@@ -18,7 +18,7 @@ from nlgraft.vocab.tokenizers.loading import (
     load_vocabulary,
     save_tokenizer,
 )
-from nlgraft.vocab.tokenizers.tokens import Tok
+from nlgraft.vocab.tokenizers.vocabulary import Tok
 from tests.tiny_checkpoints import edit, train_spm
 
 rng = random.Random(1)

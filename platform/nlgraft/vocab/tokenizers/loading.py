@@ -20,8 +20,7 @@ from nlgraft.text.files import read_json, refuse_special, write_json
 from nlgraft.vocab.tokenizers.segmenters import GreedySegmenter
 from nlgraft.vocab.tokenizers.spm import read_marian, read_sentencepiece, sentencepiece_json
 from nlgraft.vocab.tokenizers.tokenizer_json import added_token, read_tokenizer_json
-from nlgraft.vocab.tokenizers.tokens import SUBWORD_NMT, Kind
-from nlgraft.vocab.tokenizers.vocabulary import Vocabulary, make_vocabulary, role_of
+from nlgraft.vocab.tokenizers.vocabulary import SUBWORD_NMT, Kind, Vocabulary, make_vocabulary, role_of
 
 
 def load_vocabulary(path: str | Path) -> Vocabulary:
