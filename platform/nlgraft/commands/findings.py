@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nlgraft.study.public import Study
 
 
-@click.command("agreement")
+@click.command
 @click.argument("study_file", metavar="STUDY")
 @click.argument("scales", nargs=-1, required=True, metavar="SCALE...")
 @click.option("--target", metavar="METRIC", help="Metric of the largest scale. Default: the objective.")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nlgraft.study.public import Study
 
 
-@click.command("pack")
+@click.command
 @with_study()
 @click.option("--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="File to write.")
 @click.option("--without-models", is_flag=True, help="Leave weights out: the tables can still be checked.")
@@ -42,7 +42,7 @@ def pack(study: Study, out: Path, without_models: bool) -> None:
     click.echo(str(out))
 
 
-@click.command("unpack")
+@click.command
 @click.argument("archive", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="New store.")
 @user_errors
@@ -55,7 +55,7 @@ def unpack(archive: Path, out: Path) -> None:
     click.echo(str(out))
 
 
-@click.command("check")
+@click.command
 @click.argument("archive", type=click.Path(dir_okay=False, path_type=Path))
 @has_json
 @user_errors
@@ -78,7 +78,7 @@ def check(archive: Path, is_json: bool) -> None:
         raise SystemExit(EXIT_FAILED)
 
 
-@click.command("ls")
+@click.command
 @has_storage
 @has_json
 @reads_studies
@@ -114,7 +114,7 @@ def ls(storage: str | None, is_json: bool) -> None:
     plain_table(("study", "size (alone)", "last run", "registered", "trials"), shown)
 
 
-@click.command("rm")
+@click.command
 @study_arguments("STUDY")
 @click.option("--yes", "is_sure", is_flag=True, help="Remove; otherwise it is only shown.")
 @has_storage
@@ -139,7 +139,7 @@ def rm(study_file: str, overrides: tuple[str, ...], is_sure: bool, storage: str 
     _carry_out(StoreContents(store).without(name), store, is_sure)
 
 
-@click.command("gc")
+@click.command
 @click.option("--yes", "is_sure", is_flag=True, help="Remove; otherwise it is only shown.")
 @click.option(
     "--loose-trials",
@@ -157,7 +157,7 @@ def gc(is_sure: bool, has_loose: bool, storage: str | None) -> None:
     _carry_out(StoreContents(store).leftovers(has_loose_trials=has_loose), store, is_sure)
 
 
-@click.command("config")
+@click.command
 @with_study()
 @click.option("--cell", default="baseline", show_default=True, help="factor=level, or the name of a level.")
 @has_json
@@ -180,7 +180,7 @@ def config(study: Study, cell: str, is_json: bool) -> None:
         click.echo(write_yaml(values), nl=False)
 
 
-@click.command("diff")
+@click.command
 @click.argument("first", metavar="LEFT")
 @click.argument("second", metavar="RIGHT")
 @has_storage
@@ -201,7 +201,7 @@ def diff(first: str, second: str, storage: str | None, is_json: bool) -> None:
         plain_table((part, old.variant, new.variant), rows or [("no difference", "", "")])
 
 
-@click.command("compare")
+@click.command
 @click.argument("hypotheses", nargs=-1, metavar="[HYP...]")
 @click.option("--ref", "reference", help="File of references, a line for each hypothesis.")
 @click.option(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nlgraft.study.public import Study
 
 
-@click.command("ledger")
+@click.command
 @click.argument("study", required=False)
 @has_json
 @has_storage
@@ -52,7 +52,7 @@ def ledger(study: str | None, is_json: bool, storage: str | None) -> None:
         click.echo(f"nothing was shown from {storage or 'this store'} yet. For another: --storage", err=True)
 
 
-@click.command("register")
+@click.command
 @with_study()
 @click.option("--show", "is_shown", is_flag=True, help="Register nothing; print what is registered.")
 @has_json
@@ -125,7 +125,7 @@ def try_proposal(
         raise SystemExit(EXIT_FAILED)
 
 
-@click.command("verify")
+@click.command
 @with_study()
 @has_json
 @click.option("--only", multiple=True, metavar="FACTOR=LEVEL", help="Only these cells and the baseline.")

@@ -78,7 +78,7 @@ def main() -> None:
     atexit.register(gc.freeze)
 
 
-@click.command("validate")
+@click.command
 @study_arguments()
 def validate(study_file: str, overrides: tuple[str, ...]) -> None:
     """Check a study and its data; print every problem and what is allowed."""
@@ -95,7 +95,7 @@ def validate(study_file: str, overrides: tuple[str, ...]) -> None:
     click.echo(f"{study_file}: valid; {size}", err=True)
 
 
-@click.command("plan")
+@click.command
 @with_study("STUDY.yaml")
 @has_tracking
 @has_json
@@ -124,7 +124,7 @@ def plan(study: Study, tracking_uri: str | None, is_json: bool) -> None:
         raise SystemExit(EXIT_DOES_NOT_FIT)
 
 
-@click.command("validity")
+@click.command
 @with_study("STUDY.yaml")
 @click.option("--simulations", default=1000, show_default=True, type=click.IntRange(min=100))
 @has_json
@@ -140,7 +140,7 @@ def validity(study: Study, simulations: int, is_json: bool) -> None:
         validity_table(study.variant, simulated.to_json())
 
 
-@click.command("run")
+@click.command
 @with_study("STUDY.yaml")
 @has_json
 @click.option("--only", multiple=True, metavar="FACTOR=LEVEL", help="Run only these cells and the baseline.")
@@ -194,7 +194,7 @@ def _run(study: Study, is_json: bool, address: str | None, **options: Any) -> No
         raise SystemExit(EXIT_FAILED)
 
 
-@click.command("trial")
+@click.command
 @with_study("STUDY.yaml")
 @click.option(
     "--cell",
@@ -227,7 +227,7 @@ def trial(study: Study, cell: tuple[str, ...], seed: int | None, is_json: bool) 
         raise SystemExit(EXIT_FAILED)
 
 
-@click.command("status")
+@click.command
 @with_study()
 @has_json
 @has_address("Job server, e.g. http://HEAD:8265: say how its job of the study is.")
@@ -250,7 +250,7 @@ def status(study: Study, is_json: bool, address: str | None) -> None:
         status_table(api.status(study))
 
 
-@click.command("watch")
+@click.command
 @with_study()
 @click.option(
     "--out",
@@ -275,7 +275,7 @@ def watch(study: Study, out: Path | None) -> None:
     watch_status(lambda: api.status(study), write_page)
 
 
-@click.command("report")
+@click.command
 @with_study()
 @click.option(
     "--format",
@@ -328,7 +328,7 @@ def report(
     _write("--out", out, lambda: result.report(out, names, beside))
 
 
-@click.command("why")
+@click.command
 @click.argument("study_name", metavar="STUDY")
 @click.argument("cell")
 @click.argument("overrides", nargs=-1)

@@ -13,7 +13,7 @@ from nlgraft.basics.errors import EXIT_FAILED, DataError, user_errors
 from nlgraft.commands.study_command import has_address, has_json, has_tracking, print_json, reads_studies
 
 
-@click.command("systems")
+@click.command
 @click.argument("name", required=False)
 @click.argument("prefix", default="")
 @click.option("--essential", "is_essential", is_flag=True, help="Only settings that many studies set.")
@@ -58,7 +58,7 @@ def systems(name: str | None, prefix: str, is_essential: bool, has_metrics: bool
         settings_screen.show_system(system, knobs)
 
 
-@click.command("studies")
+@click.command
 @has_json
 @user_errors
 def studies(is_json: bool) -> None:
@@ -73,7 +73,7 @@ def studies(is_json: bool) -> None:
         settings_screen.show_studies(shipped)
 
 
-@click.command("init")
+@click.command
 @click.argument("system")
 @click.option(
     "--source", "sources", multiple=True, required=True, help="Text, a line per example; once per source."
@@ -163,7 +163,7 @@ def _held(split: str, sources: tuple[str, ...], text: dict[str, Any]) -> tuple[A
     return tuple(files.values())
 
 
-@click.command("schema")
+@click.command
 @click.argument("system", required=False)
 @reads_studies
 def schema(system: str | None) -> None:
@@ -178,7 +178,7 @@ def schema(system: str | None) -> None:
     click.echo(json.dumps(Study.json_schema(path), indent=2))
 
 
-@click.command("doctor")
+@click.command
 @click.option(
     "--storage", default="nlgraft_store", show_default=True, help="Artifact store: directory or URI."
 )

@@ -70,7 +70,7 @@ def vocab() -> None:
     """
 
 
-@vocab.command("plan")
+@vocab.command
 @click.option("--old", required=True, metavar="TOK", help="The model's tokenizer.")
 @click.option("--new", metavar="TOK", help="The new tokenizer.")
 @click.option(
@@ -167,7 +167,7 @@ def _transplant(options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-@vocab.command("apply")
+@vocab.command
 @click.option(
     "--plan", "plan_directory", required=True, type=_DIRECTORY, help="Directory that vocab plan --out wrote."
 )
@@ -202,7 +202,7 @@ def apply(
     _show(applied, is_json)
 
 
-@vocab.command("verify")
+@vocab.command
 @click.argument("model", metavar="MODEL")
 @has_json
 @_file_errors
@@ -217,7 +217,7 @@ def verify(model: str, is_json: bool) -> None:
     _echo_checks(model, verify_checkpoint(model), is_json)
 
 
-@vocab.command("doctor")
+@vocab.command
 @click.argument("model", metavar="MODEL")
 @has_json
 @_file_errors
@@ -282,7 +282,7 @@ def extend_command(tokenizer: str, text: tuple[Path, ...], out: Path, is_json: b
     _show(extend(tokenizer, text, out, **options), is_json)
 
 
-@vocab.command("methods")
+@vocab.command
 @has_json
 @user_errors
 def methods(is_json: bool) -> None:
