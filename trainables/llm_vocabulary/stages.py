@@ -35,7 +35,7 @@ from nlgraft.stages.run.translation_stages import HYPOTHESES_FILE, write_output_
 from nlgraft.stages.seq2seq_graph import TARGET
 from nlgraft.stages.stage_kind import SIDE, TrainLanguageModelInputs
 from nlgraft.text.batches import Ragged
-from nlgraft.text.corpora import read_corpus
+from nlgraft.text.corpora import read_corpus, read_splits
 from nlgraft.text.files import JoinedLines, chunks, read_json, write_json
 from nlgraft.text.word_tokenizers import TOKENIZER_FILE, learn_byte_tokenizer
 from nlgraft.training.adapters import ADAPTER, add_adapters
@@ -367,8 +367,7 @@ def encode_pairs(context: StageContext) -> None:
     tokenizer = open_tokenizer(inputs.tokenizer / TOKENIZER_FILE)
     ends = LineEnds.of(load_vocabulary(inputs.tokenizer))
     report = {}
-    for directory in sorted(path for path in inputs.corpus.iterdir() if path.is_dir()):
-        corpus, split = read_corpus(directory), directory.name
+    for split, corpus in read_splits(inputs.corpus).items():
         prompts, num_cut_prompts = _prompts(tokenizer, corpus.text(TEXT), settings)
         targets = surround(Ragged.of(encode_batch(tokenizer, corpus.text(TARGET))), (), (ends.end,))
         targets, num_cut_targets = targets.truncated(settings.max_target_tokens)
@@ -446,10 +445,9 @@ def encode(context: StageContext) -> None:
     """Encode all splits that the corpus has; no line is cut."""
     _, inputs = ENCODED_LINES.read(context)
     encoder = text_encoder(inputs.tokenizer, load_vocabulary(inputs.tokenizer))
-    for directory in sorted(path for path in inputs.corpus.iterdir() if path.is_dir()):
-        lines = lines_of(inputs.corpus, directory.name)
-        parts = ((TEXT, Ragged.of(encoder(chunk))) for chunk in chunks(lines))
-        write_encoded(context.directory / f"{directory.name}.safetensors", parts)
+    for split in read_splits(inputs.corpus):
+        parts = ((TEXT, Ragged.of(encoder(chunk))) for chunk in chunks(lines_of(inputs.corpus, split)))
+        write_encoded(context.directory / f"{split}.safetensors", parts)
 
 
 # What a vocabulary makes of a text, how fast a model writes with it, and when it has caught up.

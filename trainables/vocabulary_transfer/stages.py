@@ -47,9 +47,9 @@ def split(context: StageContext) -> None:
     streams: dict[str, list[str]] = {
         role: [line for corpus in corpora for line in corpus.streams()[role]] for role in corpora[0].streams()
     }
+    pooled = Corpus.from_streams(streams)
     for name, rows in stratified(streams["label"], streams["source 0"], settings.split).items():
-        chosen = {role: [lines[row] for row in rows] for role, lines in streams.items()}
-        write_corpus(Corpus.from_streams(chosen), context.directory / name)
+        write_corpus(pooled.at(rows), context.directory / name)
 
 
 def leave_out(context: StageContext) -> None:
@@ -65,15 +65,14 @@ def leave_out(context: StageContext) -> None:
     dev, test = (set(read_corpus(inputs.left_out / name).sources[0]) for name in ("dev", "test"))
     scored: dict[str, set[str]] = {"train": dev | test, "dev": test, "test": set()}
     for name in SPLITS:
-        streams = read_corpus(inputs.corpus / name).streams()
-        kept = [row for row, line in enumerate(streams["source 0"]) if line not in scored[name]]
+        corpus = read_corpus(inputs.corpus / name)
+        kept = [row for row, line in enumerate(corpus.sources[0]) if line not in scored[name]]
         if not kept:
             raise DataError(
                 f"data.downstream is scored on every line of {name} of data.unlabelled or data.upstream; "
                 "give text there on which nothing is scored, or leave data.unlabelled out"
             )
-        chosen = {role: [lines[row] for row in kept] for role, lines in streams.items()}
-        write_corpus(Corpus.from_streams(chosen), context.directory / name)
+        write_corpus(corpus.at(kept), context.directory / name)
 
 
 def stratified(labels: Sequence[str], lines: Sequence[str], config: SplitConfig) -> dict[str, list[int]]:

@@ -198,6 +198,11 @@ class Corpus:
             raise DataError(f"no text of {', '.join(missing)}; the corpus has: {', '.join(streams)}")
         return JoinedLines(streams[role] for role in roles or self.sides())
 
+    def at(self, examples: Sequence[int]) -> Corpus:
+        """Take the examples of these numbers, in this order, into memory."""
+        streams = self.streams().items()
+        return Corpus.from_streams({role: [lines[n] for n in examples] for role, lines in streams})
+
     def lengths(self) -> NDArray[np.int32]:
         """Measure the lines of every side in characters, [sides, N]."""
         import numpy as np  # a study is read without it
@@ -457,6 +462,15 @@ def read_corpus(directory: Path) -> Corpus:
     if wrong:
         raise StoreError(f"{directory}: {', '.join(wrong)} should hold {document['examples']} lines")
     return Corpus.from_streams(streams, Selected(**document["selected"]) if document["selected"] else None)
+
+
+def read_splits(directory: Path) -> dict[str, Corpus]:
+    """Read all splits of a corpus that is an artifact, by name.
+
+    Raises:
+        StoreError: As ``read_corpus``.
+    """
+    return {path.name: read_corpus(path) for path in sorted(directory.iterdir()) if path.is_dir()}
 
 
 def stream_file(role: str) -> str:

@@ -44,8 +44,7 @@ from nlgraft.stages.run.training_task import (
 )
 from nlgraft.stages.stage_kind import TrainLanguageModelInputs
 from nlgraft.text.batches import LengthBatches, Ragged
-from nlgraft.text.corpora import read_corpus
-from nlgraft.text.corpus_config import SPLITS
+from nlgraft.text.corpora import read_corpus, read_splits
 from nlgraft.text.files import chunks, write_json
 from nlgraft.text.tokenizer_config import WordSampling
 from nlgraft.text.word_tokenizers import TOKENIZER_FILE, EncodedLines, encode_words, learn_tokenizer
@@ -274,9 +273,8 @@ def encode(context: StageContext) -> None:
     vocabulary = load_vocabulary(inputs.tokenizer)
     unknown = MaskingIds.of(vocabulary).unk
     report: dict[str, object] = {"vocab_sizes": {TEXT: len(vocabulary)}}
-    # Not every corpus has a test split.
-    for split in (split for split in SPLITS if (inputs.corpus / split).is_dir()):
-        lines = read_corpus(inputs.corpus / split).lines(TEXT)
+    for split, corpus in read_splits(inputs.corpus).items():
+        lines = corpus.lines(TEXT)
         counts = Counter[str]()
         encoded = (
             encode_words(inputs.tokenizer / TOKENIZER_FILE, chunk, settings.max_tokens)
