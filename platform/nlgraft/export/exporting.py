@@ -55,8 +55,8 @@ class Export:
 def write_export(
     result: StudyResult,
     out: Path,
-    cell: str | None = None,
-    seed: int | None = None,
+    cell: str | None,
+    seed: int | None,
 ) -> Export:
     """Write the model of a study's best cell, or of another one, with its card.
 

@@ -97,7 +97,7 @@ class Released:
         name: str,
         tokenizer: Stage,
         start_id: int | str | None,
-        language_ids: tuple[int | str, ...] = (),
+        language_ids: tuple[int | str, ...],
     ) -> Stage:
         """Convert an encoder-decoder; ``start_id`` and ``language_ids`` as in ``MbartSettings``."""
         content = self.settings.content

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 _NUM_SHOWN = 3
 
 
-def check_labels(corpora: Mapping[str, Corpus], *, is_redrawn: bool = False) -> None:
+def check_labels(corpora: Mapping[str, Corpus], *, is_redrawn: bool) -> None:
     """Check that labels can be learned; corpora without labels pass.
 
     Args:

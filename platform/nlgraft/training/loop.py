@@ -442,7 +442,7 @@ def choose_trained(model: nn.Module, learned: LearnedParameters) -> list[str]:
 
 
 def parameter_groups(
-    model: nn.Module, config: TrainConfig, learned: LearnedParameters = ALL_LEARNED
+    model: nn.Module, config: TrainConfig, learned: LearnedParameters
 ) -> list[dict[str, Any]]:
     """Group the trained parameters by learning-rate multiplier and weight decay, for a torch optimiser.
 

@@ -99,7 +99,7 @@ def write_split(directory: Path, split: str, evaluation: Evaluation, prefix: str
     write_scores(directory, scores, prefix)
 
 
-def write_scores(directory: Path, scores: Mapping[str, Score], prefix: str = "") -> None:
+def write_scores(directory: Path, scores: Mapping[str, Score], prefix: str) -> None:
     """Write scores by their whole names, behind the prefix if there is one."""
     write_metrics(directory, {metric_name(name, prefix): score for name, score in scores.items()})
 

@@ -340,7 +340,7 @@ def copy_tokenizer(source: Path, directory: Path) -> None:
         shutil.copyfile(path, directory / path.name)
 
 
-def copy_settings(source: Path, directory: Path, new_ids: Mapping[int, int] | None = None) -> None:
+def copy_settings(source: Path, directory: Path, new_ids: Mapping[int, int] | None) -> None:
     """Copy the files that name special tokens; ``new_ids`` are their new ids, where these change."""
     if (source / CHAT_TEMPLATE).is_file():
         shutil.copyfile(source / CHAT_TEMPLATE, directory / CHAT_TEMPLATE)
