@@ -6,6 +6,7 @@ Arms share the pretrained model, and arms with the same vocabulary its tokenizer
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 
 from nlgraft.pipeline.stage import Stage, StageGraph
@@ -161,21 +162,15 @@ class _Builder:
     def scores(self, splits: tuple[str, ...]) -> Stage:
         """Train the classifier and score it."""
         trained = masked_pieces.trained_classifier(
-            "classifier", self.body, self.corpus, self.text, self.config.classification, seed=self.seed
+            "classifier", self.body, self.text, self.config.classification, seed=self.seed
         )
         text = MeasureInputs(corpus=self.corpus, tokenizer=self.text.tokenizer, old_tokenizer=self.old)
-        read = ScoreClassifierInputs(
-            classifier=trained,
-            body=self.body,
-            corpus=self.corpus,
-            encoded=self.text.encoded,
-            tokenizer=self.text.tokenizer,
-        )
+        read = ScoreClassifierInputs(classifier=trained, body=self.body, **self.text.inputs)
         further = {
             "text": MEASURES.stage("text_measures", NoSettings(), text),
             "speed": SPEED.stage("speed", NoSettings(), read),
         }
-        return masked_pieces.classifier_scores(trained, self.body, self.corpus, self.text, splits, further)
+        return masked_pieces.classifier_scores(replace(read, further=further), splits)
 
 
 def _have_one_origin(*corpora: AnyCorpus) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from nlgraft.commands.study_command import (
+    FILE,
     find_study,
     has_address,
     has_json,
@@ -90,7 +91,7 @@ def agreement(
 @click.option("--run", "is_running", is_flag=True, help="Run the trials that are missing, scored on dev.")
 @click.option(
     "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     help="Write a study of the finished path, on fresh seeds, whose `run` gives verdicts.",
 )
 @has_json

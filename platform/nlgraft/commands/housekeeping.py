@@ -10,6 +10,8 @@ import click
 
 from nlgraft.basics.errors import EXIT_FAILED, DataError, StudyError, user_errors
 from nlgraft.commands.study_command import (
+    DIRECTORY,
+    FILE,
     find_study,
     has_json,
     has_storage,
@@ -25,9 +27,12 @@ if TYPE_CHECKING:
     from nlgraft.study.public import Study
 
 
+_if_sure = click.option("--yes", "is_sure", is_flag=True, help="Remove; otherwise it is only shown.")
+
+
 @click.command
 @with_study()
-@click.option("--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="File to write.")
+@click.option("--out", required=True, type=FILE, help="File to write.")
 @click.option("--without-models", is_flag=True, help="Leave weights out: the tables can still be checked.")
 def pack(study: Study, out: Path, without_models: bool) -> None:
     """Pack a study with artifacts, ledger and text into one file, which `check` judges again.
@@ -43,8 +48,8 @@ def pack(study: Study, out: Path, without_models: bool) -> None:
 
 
 @click.command
-@click.argument("archive", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="New store.")
+@click.argument("archive", type=FILE)
+@click.option("--out", required=True, type=DIRECTORY, help="New store.")
 @user_errors
 def unpack(archive: Path, out: Path) -> None:
     """Unpack a study into a store of its own, to report, export or continue it."""
@@ -56,7 +61,7 @@ def unpack(archive: Path, out: Path) -> None:
 
 
 @click.command
-@click.argument("archive", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("archive", type=FILE)
 @has_json
 @user_errors
 def check(archive: Path, is_json: bool) -> None:
@@ -116,7 +121,7 @@ def ls(storage: str | None, is_json: bool) -> None:
 
 @click.command
 @study_arguments("STUDY")
-@click.option("--yes", "is_sure", is_flag=True, help="Remove; otherwise it is only shown.")
+@_if_sure
 @has_storage
 def rm(study_file: str, overrides: tuple[str, ...], is_sure: bool, storage: str | None) -> None:
     """Remove a study from its store: trials and artifacts that no other study needs. Shown first.
@@ -140,7 +145,7 @@ def rm(study_file: str, overrides: tuple[str, ...], is_sure: bool, storage: str 
 
 
 @click.command
-@click.option("--yes", "is_sure", is_flag=True, help="Remove; otherwise it is only shown.")
+@_if_sure
 @click.option(
     "--loose-trials",
     "has_loose",

@@ -25,6 +25,8 @@ from nlgraft.commands.jobs import job_of, logs, stop, submit
 from nlgraft.commands.ledger import ledger, register, try_proposal, verify
 from nlgraft.commands.start import doctor, init, schema, studies, systems
 from nlgraft.commands.study_command import (
+    DIRECTORY,
+    FILE,
     calling_at_end,
     duration_of,
     find_study,
@@ -255,7 +257,7 @@ def status(study: Study, is_json: bool, address: str | None) -> None:
 @click.option(
     "--out",
     metavar="PAGE.html",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     help="Write a page, too, that a browser loads again by itself: running trials, cells, dev curves.",
 )
 def watch(study: Study, out: Path | None) -> None:
@@ -286,12 +288,12 @@ def watch(study: Study, out: Path | None) -> None:
 )
 @click.option(
     "--out",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=DIRECTORY,
     help="Directory for files. Default: print.",
 )
 @click.option(
     "--paper",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=DIRECTORY,
     help="Directory for a paper: LaTeX tables, numbers and methods, figures (PDF, SVG), BibTeX, examples, "
     "answers to a checklist.",
 )

@@ -10,7 +10,15 @@ from typing import Any
 import click
 
 from nlgraft.basics.errors import EXIT_FAILED, DataError, user_errors
-from nlgraft.commands.study_command import has_address, has_json, has_tracking, print_json, reads_studies
+from nlgraft.commands.study_command import (
+    DIRECTORY,
+    FILE,
+    has_address,
+    has_json,
+    has_tracking,
+    print_json,
+    reads_studies,
+)
 
 
 @click.command
@@ -95,13 +103,13 @@ def studies(is_json: bool) -> None:
 @click.option("--upstream-target", help="Its targets.")
 @click.option(
     "--checkpoint",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=DIRECTORY,
     help="A released model in this directory instead of a pretraining.",
 )
 @click.option(
     "--language", "languages", multiple=True, help="Of each source, then of the target: multi_source."
 )
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Default: SYSTEM.yaml.")
+@click.option("--out", type=FILE, help="Default: SYSTEM.yaml.")
 @reads_studies
 def init(
     system: str,

@@ -102,7 +102,7 @@ def pretrained_masked_lm(
         is_body_trained=config.is_body_trained,
         metric_prefix="upstream",
     )
-    inputs = TrainLanguageModelInputs(encoded=text.encoded, corpus=text.corpus, tokenizer=text.tokenizer)
+    inputs = TrainLanguageModelInputs(**text.inputs)
     return TRAIN_MASKED.stage("upstream", settings, inputs, seed=seed, locations=_locations(config))
 
 
@@ -145,9 +145,7 @@ def continued_masked_lm(
     """Continue the training of a masked language model on other text, segmented as that text is."""
     # The settings are those of several trainings, each on text of its own.
     settings = settings.model_copy(update={"sampling": text.sampling})
-    inputs = TrainLanguageModelInputs(
-        encoded=text.encoded, corpus=text.corpus, tokenizer=text.tokenizer, start=start
-    )
+    inputs = TrainLanguageModelInputs(**text.inputs, start=start)
     return TRAIN_MASKED.stage(name, settings, inputs, seed=seed)
 
 
@@ -332,43 +330,24 @@ BERT2BERT = StageKind(
 def trained_classifier(
     name: str,
     body: Stage,
-    corpus: Stage,
     text: MaskedText,
     config: ClassificationConfig,
     *,
     seed: int,
 ) -> Stage:
     """Train a classifier of the first source of a corpus by its labels; it is scored on dev."""
-    inputs = ClassifierInputs(body=body, corpus=corpus, encoded=text.encoded, tokenizer=text.tokenizer)
+    inputs = ClassifierInputs(body=body, **text.inputs)
     settings = TrainClassifierSettings(
         train=config.train, classifier=config.classifier, sampling=text.sampling
     )
     return TRAIN_CLASSIFIER.stage(name, settings, inputs, seed=seed)
 
 
-def classifier_scores(
-    trained: Stage,
-    body: Stage,
-    corpus: Stage,
-    text: MaskedText,
-    splits: Sequence[str],
-    further: Mapping[str, Stage] | None = None,
-) -> Stage:
-    """Score the trial's classifier on test, if that is among the splits; dev belongs to the training.
-
-    ``further`` are stages whose metrics the trial reports, too.
-    """
+def classifier_scores(inputs: ScoreClassifierInputs[Stage], splits: Sequence[str]) -> Stage:
+    """Score the trial's classifier on test, if that is among the splits; dev belongs to the training."""
     # A classifier's training scores it on dev, so nothing is left to do.
     if "test" not in splits:
-        return trained
-    inputs = ScoreClassifierInputs(
-        classifier=trained,
-        body=body,
-        corpus=corpus,
-        encoded=text.encoded,
-        tokenizer=text.tokenizer,
-        further=further or {},
-    )
+        return inputs.classifier
     return SCORE_CLASSIFIER.stage("scores", ScoreClassifierSettings(split="test"), inputs)
 
 

@@ -70,6 +70,11 @@ class TokenizedText:
     tokenizer: Stage
     encoded: Stage
 
+    @property
+    def inputs(self) -> dict[str, Stage]:
+        """What stages that read the text have as inputs of these names."""
+        return {"corpus": self.corpus, "tokenizer": self.tokenizer, "encoded": self.encoded}
+
 
 def source_roles(num_sources: int) -> tuple[str, ...]:
     """List the roles of K sources: ``source 0``, ``source 1``..."""

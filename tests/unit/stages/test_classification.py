@@ -66,11 +66,12 @@ def classified(
         max_tokens=max_tokens if kind == "bert" else None,
         metric_prefix="upstream",
     )
-    inputs = TrainLanguageModelInputs(encoded=text.encoded, corpus=corpus, tokenizer=tokenizer)
+    inputs = TrainLanguageModelInputs(**text.inputs)
     body = TRAIN_MASKED.stage("upstream", settings, inputs, seed=1)
     config = ClassificationConfig(classifier=classifier, train=train)
-    trained = masked_lm_graph.trained_classifier("trained", body, corpus, text, config, seed=1)
-    return StageGraph(masked_lm_graph.classifier_scores(trained, body, corpus, text, splits))
+    trained = masked_lm_graph.trained_classifier("trained", body, text, config, seed=1)
+    inputs = masked_lm_graph.ScoreClassifierInputs(classifier=trained, body=body, **text.inputs)
+    return StageGraph(masked_lm_graph.classifier_scores(inputs, splits))
 
 
 def trained(store, graph):
@@ -161,9 +162,7 @@ def test_a_released_encoder_without_prediction_head_is_a_body(store, tmp_path):
     encoder = HuggingFaceEncoderConfig(checkpoint=str(tmp_path))
     body = context_graph.released_encoder("released", encoder)
     config = ClassificationConfig(train=TRAIN)
-    trained = masked_lm_graph.trained_classifier(
-        "trained", body, stages["lines_corpus"], text, config, seed=1
-    )
+    trained = masked_lm_graph.trained_classifier("trained", body, text, config, seed=1)
     record = run(store, StageGraph(trained))
     assert record.metrics["dev/loss.class"] == pytest.approx(run(store, graph).metrics["dev/loss.class"])
 
