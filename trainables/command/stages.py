@@ -82,7 +82,7 @@ def run(context: StageContext) -> None:
     texts = {name: str(value) for name, value in settings.values.items()}
     texts |= {f"data.{name}": str(expand(path)) for name, path in context.locations["data"].items()}
     texts |= {f"needs.{name}": str((needs / name).absolute()) for name in inputs.needs}
-    texts["seed"] = str(context.seed)
+    texts["seed"] = str(context.stage.seed)
     # Beside the script's files, which may have a folder of that name.
     state = context.directory / _CHECKPOINT
     texts[_CHECKPOINT] = str(state.absolute())

@@ -115,7 +115,6 @@ def read_released(context: StageContext) -> None:
 def train(context: StageContext) -> None:
     """Train a causal language model; write it as a directory of transformers, with its dev scores."""
     settings, inputs = TRAIN_CAUSAL.read(context)
-    assert context.seed is not None, "the graph gives every training a seed"
     ends = LineEnds.of(load_vocabulary(inputs.tokenizer))
     model = _start_model(settings, inputs, context, ends)
     check_positions(model, settings.max_tokens)
@@ -143,7 +142,6 @@ def train(context: StageContext) -> None:
 def distil(context: StageContext) -> None:
     """Fit new rows to the states of the model with its old vocabulary; write it with its plan."""
     settings, inputs = DISTILLED.read(context)
-    assert context.seed is not None, "the graph gives every training a seed"
     teacher = load_causal_lm(str(inputs.teacher), None).to(context.device).eval().requires_grad_(False)
     model = load_causal_lm(str(inputs.start), None)
     num_layers = model.model.config.get_text_config().num_hidden_layers
@@ -204,8 +202,8 @@ def _start_model(
 ) -> TransformersCausalLM:
     if inputs.start is not None:
         return load_causal_lm(str(inputs.start), None)
-    if settings.llama is None or context.seed is None:
-        raise ContractError(f"stage {context.stage.name}: give it a start, or a llama and a seed")
+    if settings.llama is None:
+        raise ContractError(f"stage {context.stage.name}: give it a start, or a llama")
     return fresh_llama(
         settings.llama,
         len(load_vocabulary(inputs.tokenizer)),

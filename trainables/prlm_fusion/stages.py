@@ -43,7 +43,6 @@ _SIGNATURE = "mean of the objective over its predictions"
 def pretrain(context: StageContext) -> None:
     """Train a language model and write it with its tokenizer and its dev loss."""
     settings, inputs = PRETRAIN.read(context)
-    assert context.seed is not None
     vocabulary = load_vocabulary(inputs.tokenizer)
     ids = MaskingIds.of(vocabulary)
     masking = settings.masking or MaskingConfig(unit="token")

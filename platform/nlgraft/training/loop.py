@@ -144,8 +144,6 @@ class _Loop:
         rows_first: RowsFirst | None,
     ) -> None:
         model, config, data = training.model, training.config, training.data
-        if context.seed is None:
-            raise ContractError(f"stage {context.stage.name} trains but has no seed; give its Stage one")
         if evaluate is None and (config.patience is not None or config.is_best_kept):
             raise ContractError(
                 f"stage {context.stage.name}: average_last={config.average_last} and "

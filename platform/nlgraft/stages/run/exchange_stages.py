@@ -114,7 +114,6 @@ def _apply(plan: TransferPlan, table: Tensor, stream: int) -> Tensor:
 def learn_token_vectors(context: StageContext) -> None:
     """Learn vectors of each side's tokens from its training text."""
     settings, inputs = VECTORS.read(context)
-    assert context.seed is not None
     tables = embedding_tables(read_exchangeable(inputs.model))
     encoded = read_encoded(inputs.encoded, "train")
     for side, stream in settings.streams.items():
@@ -167,7 +166,7 @@ def write_plans(
     tables = embedding_tables(model)
     for side in inputs.new:
         old, new = (load_vocabulary(tokenizers[side]) for tokenizers in (inputs.old, inputs.new))
-        choices = PlanChoices(cap=settings.cap, noise_std=_noise_std(model), seed=context.seed or 0)
+        choices = PlanChoices(cap=settings.cap, noise_std=_noise_std(model), seed=context.stage.seed or 0)
         material = PlanMaterial(
             old_rows=tables[side].float().numpy(),
             new_vectors=inputs.new_vectors and read_vectors(inputs.new_vectors, side),

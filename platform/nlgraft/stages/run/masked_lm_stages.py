@@ -92,7 +92,6 @@ _SCORING_TOKENS = 4096
 def train(context: StageContext) -> None:
     """Train a masked language model, fresh, released or from an earlier one; write it with its dev losses."""
     settings, inputs = TRAIN_MASKED.read(context)
-    assert context.seed is not None
     ids = MaskingIds.of(load_vocabulary(inputs.tokenizer))
     model = _start_model(settings, inputs, context, ids).to(context.device)
     masker = Masker(read_encoded(inputs.encoded, "train"), ids, settings.masking, context.seed)
@@ -156,7 +155,6 @@ def _start_model(
 ) -> MaskedLM:
     if inputs.start is not None:
         return read_masked_lm(inputs.start)
-    assert context.seed is not None
     seed = derive_seed(context.seed, "initial weights")
     if settings.checkpoint is not None:
         model, drawn = load_checkpoint(context.locations["checkpoint"], settings.checkpoint.revision, seed)
@@ -176,7 +174,7 @@ def _start_model(
 def begin(context: StageContext) -> None:
     """Write a masked language model before any training: a released one, or one with fresh weights."""
     settings, inputs = BEGIN_MASKED.read(context)
-    seed = derive_seed(context.seed or 0, "initial weights")
+    seed = derive_seed(context.stage.seed or 0, "initial weights")
     vocabulary = load_vocabulary(inputs.tokenizer)
     size, pad_id = len(vocabulary), MaskingIds.of(vocabulary).pad
     if settings.bert is not None:
@@ -215,7 +213,6 @@ def begin_encoder_decoder(context: StageContext) -> None:
             "has_output_bias": False,
         }
     )
-    assert context.seed is not None
     size = len(masked.input_table)
     write_model(bert2bert(masked, config, fresh_model(config, size, size, context.seed)), context.directory)
 
@@ -308,7 +305,6 @@ def _parts(
 def train_classifier(context: StageContext) -> None:
     """Train a classifier; write it with its dev scores, its size and the learning curves."""
     settings, inputs = TRAIN_CLASSIFIER.read(context)
-    assert context.seed is not None, "the graph gives every training a seed"
     # Sorted, so that a class has the same number in every process.
     labels = sorted(set(_labels(inputs, "train")))
     if len(labels) < 2:

@@ -59,7 +59,6 @@ def start_model(settings: TrainSettings, inputs: TrainInputs[Path], context: Sta
         if inputs.architecture is None:
             raise ContractError(f"stage {context.stage.name}: give it a model, a start or an architecture")
         config = read_config(inputs.architecture)
-    assert context.seed is not None
     encoders = {name: read_encoder(path, _encoder(config, name)) for name, path in inputs.encoders.items()}
     sizes = table_sizes(inputs.encoded, settings.view)
     model = fresh_model(config, *sizes, context.seed, encoders)
@@ -118,7 +117,6 @@ def batches(
     split: str, settings: TrainSettings, inputs: TrainInputs[Path], context: StageContext
 ) -> Seq2SeqData:
     """Set up the batches of a split: draws are new in every epoch of train and fixed for dev."""
-    assert context.seed is not None
     is_train = split == "train"
     seed = context.seed if is_train else derive_seed(context.seed, split)
     encoded, view, drawn = read_encoded(inputs.encoded, split), settings.view, dict[str, EpochStream]()
