@@ -18,11 +18,10 @@ import click
 
 from nlgraft.basics.errors import EXIT_DOES_NOT_FIT, EXIT_FAILED, DataError
 from nlgraft.basics.wording import count
-from nlgraft.commands.findings import ablation_path, agreement
 from nlgraft.commands.housekeeping import check, compare, config, diff, ls, pack, rm, unpack
 from nlgraft.commands.housekeeping import gc as collect
 from nlgraft.commands.jobs import job_of, logs, stop, submit
-from nlgraft.commands.ledger import ledger, register, try_proposal, verify
+from nlgraft.commands.ledger import ablation_path, agreement, ledger, register, try_proposal, verify
 from nlgraft.commands.start import doctor, init, schema, studies, systems
 from nlgraft.commands.study_command import (
     DIRECTORY,
