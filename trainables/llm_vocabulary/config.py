@@ -125,7 +125,7 @@ class CausalLMConfig(ModelConfig):
 class PackedTrainConfig(TrainConfig):
     """One training on packed text: batches of whole lines, put end to end and cut into sequences."""
 
-    ONE_OF: ClassVar[tuple[tuple[str, ...], ...]] = (
+    ONE_OF = (
         ("max_steps", "max_epochs"),
         ("batch_characters", "batch_tokens", "batch_sentences"),
     )

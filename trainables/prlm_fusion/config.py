@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, ClassVar, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
@@ -269,7 +269,7 @@ class PrlmFusionConfig(MergeConfig):
 class Config(StrictConfig):
     """A trial: pretrain or take language models, fuse them into a Transformer, train and test it."""
 
-    READ_WHEN: ClassVar[ReadWhen] = READ_WHEN
+    READ_WHEN = READ_WHEN
 
     data: DataConfig
     """The corpora."""
