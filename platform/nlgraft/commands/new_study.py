@@ -110,7 +110,7 @@ class NewStudy:
     folder: Path
     num_examples: Mapping[str, int]
     plans: Mapping[str, Plan] = field(repr=False)
-    notes: Sequence[str] = ()
+    notes: Sequence[str]
 
 
 def write_study(

@@ -81,7 +81,7 @@ class Removal:
 
     keys: tuple[str, ...]
     num_bytes: int
-    forgotten: str | None = None
+    forgotten: str | None
 
     def carry_out(self, store: ArtifactStore) -> None:
         """Remove everything, the study's name first, so that an interrupted removal leaves only leftovers.

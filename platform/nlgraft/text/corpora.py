@@ -13,7 +13,7 @@ import logging
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from itertools import chain, compress, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -370,9 +370,9 @@ class SplitReport:
     num_examples: int
     num_empty_lines: int
     num_words: dict[str, int]
-    num_in_train: int = 0
-    num_sources_in_train: int = 0
-    selected: Selected | None = field(default=None)
+    num_in_train: int
+    num_sources_in_train: int
+    selected: Selected | None
 
 
 def corpus_report(corpora: Mapping[str, Corpus]) -> dict[str, SplitReport]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache, cached_property
 from itertools import pairwise
@@ -272,9 +272,9 @@ class Vocabulary:
     surfaces: tuple[str, ...]
     marking: Marking
     segmenter: Segmenter
-    roles: Mapping[str, int] = field(default_factory=dict)
-    normalise: Callable[[str], str] = str
-    name: str = "vocabulary"
+    roles: Mapping[str, int]
+    normalise: Callable[[str], str]
+    name: str
 
     def __len__(self) -> int:
         return len(self.tokens)
