@@ -71,7 +71,7 @@ VECTOR_METHODS: dict[str, tuple[Literal["skipgram", "cbow"], tuple[str, ...]]] =
 STREAMS = {"encoder": "source 0", "decoder": "target"}
 """Stream of the encoded text that is the input of each side of the model."""
 
-_METHODS: tuple[str, ...] = get_args(Method)
+_METHODS = get_args(Method)
 _EXCHANGING = tuple(name for name in _METHODS if name not in KEPT_METHODS)
 MASKED_LM_METHODS = ("pretrain_finetune", *(name for name in _EXCHANGING if name != "independent_encoder"))
 """Methods available for masked language models."""

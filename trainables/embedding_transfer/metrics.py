@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from nlgraft.stages.metrics import (
     EXCHANGE,
     MASKED,
@@ -21,7 +19,7 @@ from nlgraft.study.data.system import Metric
 REPORT_STEPS = (0, 100, 500)
 """Steps of continued masked-LM training after which the loss is reported, provided that an evaluation falls
 on them; step 0 is directly after the exchange."""
-METRICS: Mapping[str, Metric] = {
+METRICS = {
     **MASKED,
     **MASKED_TEST,
     **masked_at(REPORT_STEPS),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal
 
 from nlgraft.evaluation.metric_config import SCORED
@@ -33,14 +32,14 @@ def _time(direction: Literal["maximize", "minimize"], unit: str, description: st
     return Metric(direction=direction, unit=unit, split=None, is_time=True, description=description)
 
 
-TRAINING: Mapping[str, Metric] = {
+TRAINING = {
     **_losses("dev"),
     **TRAINING_COST,
     "train_bytes": fixed("minimize", "bytes", "Bytes trained on, each as often as it was read."),
     "train_bytes_per_s": _time("maximize", "bytes/s", "Bytes of text per second of the training steps."),
 }
 """Of a training; examples are sequences of packed lines."""
-DISTILLATION: Mapping[str, Metric] = {
+DISTILLATION = {
     "dev/loss": Metric(
         direction="minimize",
         unit="squared distance",
@@ -51,7 +50,7 @@ DISTILLATION: Mapping[str, Metric] = {
     **TRAINING_COST,
 }
 """Of the fitting of new rows; examples are contexts."""
-TEXT_MEASURES: Mapping[str, Metric] = {
+TEXT_MEASURES = {
     "text/tokens_per_word": fixed("minimize", "tokens", "Mean tokens per space-separated word of test."),
     "text/tokens_per_byte": fixed("minimize", "tokens", "Mean tokens per byte of test."),
     "text/unknown_tokens": fixed(
@@ -64,7 +63,7 @@ TEXT_MEASURES: Mapping[str, Metric] = {
         description="Tokens of test that are new and were never read in the training.",
     ),
 }
-GENERATION: Mapping[str, Metric] = {
+GENERATION = {
     "generation/tokens_per_s": _time(
         "maximize", "tokens/s", "Speed of sampling by transformers with its cache, eight texts at a time."
     ),
@@ -72,7 +71,7 @@ GENERATION: Mapping[str, Metric] = {
         "maximize", "bytes/s", "The same in bytes of text, by the bytes per token of dev."
     ),
 }
-CATCH_UP: Mapping[str, Metric] = {
+CATCH_UP = {
     "catch_up/is_reached": Metric(
         direction="maximize",
         unit="share",
@@ -84,12 +83,12 @@ CATCH_UP: Mapping[str, Metric] = {
         "minimize", "s", "Seconds of training until then; all of them where it never was, which favours it."
     ),
 }
-TASK: Mapping[str, Metric] = {
+TASK = {
     **TEXT,
     **{name: metric for name, metric in OUTPUT.items() if not name.endswith("reference_length")},
 }
 """Of what is written in a task."""
-METRICS: Mapping[str, Metric] = {
+METRICS = {
     **TRAINING,
     **_losses("test"),
     **prefixed("old_domain", _losses("test")),

@@ -38,7 +38,7 @@ Layers = (
 States = Literal["fp32", "fp16", "bf16", "live"]
 PrlmName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 
-_BRANCHING: tuple[MergeName, ...] = get_args(MergeName)
+_BRANCHING = get_args(MergeName)
 _BRANCHED: Condition = {"fusion.merge": _BRANCHING}
 _FUSED: Condition = {"fusion.merge": ("direct", *_BRANCHING)}
 _READS: Condition = {"fusion.weights": ("pretrained", "random")}

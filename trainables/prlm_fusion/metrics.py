@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from nlgraft.stages.metrics import EXTRACTS, NATS_PER_CHAR, OUTPUT, TEXT, TRAINING, prefixed
 from nlgraft.study.data.system import Metric
 
@@ -13,7 +11,7 @@ _PRETRAINED = {
     "electra": ("ELECTRA, generator and weighted discriminator", "nats per masked token"),
     "distilbert": ("DistilBERT, all terms of the loss", "nats per masked token"),
 }
-METRICS: Mapping[str, Metric] = {
+METRICS = {
     **TRAINING,
     **NATS_PER_CHAR,
     **TEXT,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import timeit
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -44,7 +44,7 @@ def split(context: StageContext) -> None:
     """Pool the examples of a corpus and split them again, stratified by label."""
     settings, inputs = SPLIT.read(context)
     corpora = [read_corpus(inputs.pooled / name) for name in SPLITS]
-    streams: dict[str, list[str]] = {
+    streams = {
         role: [line for corpus in corpora for line in corpus.streams()[role]] for role in corpora[0].streams()
     }
     pooled = Corpus.from_streams(streams)
@@ -63,7 +63,7 @@ def leave_out(context: StageContext) -> None:
     """
     _, inputs = APART.read(context)
     dev, test = (set(read_corpus(inputs.left_out / name).sources[0]) for name in ("dev", "test"))
-    scored: dict[str, set[str]] = {"train": dev | test, "dev": test, "test": set()}
+    scored = {"train": dev | test, "dev": test, "test": set()}
     for name in SPLITS:
         corpus = read_corpus(inputs.corpus / name)
         kept = [row for row, line in enumerate(corpus.sources[0]) if line not in scored[name]]
@@ -136,7 +136,7 @@ def measure_text(context: StageContext) -> None:
     num_bytes = sum(len(line.encode()) for line in lines["test"])
     num_words = sum(len(line.split()) for line in lines["test"])
     information = self_information(np.bincount(new))
-    of_all: Mapping[str, float] = {
+    of_all = {
         "text/documents": len(everything),
         "text/bytes": sum(len(line.encode()) for line in everything),
         "text/unique_words": len({word for line in everything for word in line.split()}),
@@ -189,7 +189,7 @@ def measure_speed(context: StageContext) -> None:
 
     scores = {}
     signature = f"batch:{LINES}|best-of:{BATCHES}|device:{torch.device(context.device).type}"
-    tasks: dict[str, Callable[[LabelledBatch], None]] = {"inference": infer, "training": learn}
+    tasks = {"inference": infer, "training": learn}
     for group, rows in enumerate(np.array_split(order, NUM_LENGTHS), start=1):
         batch = data.batch(rows[:: max(1, len(rows) // LINES)][:LINES]).to(context.device)
         for task, run in tasks.items():

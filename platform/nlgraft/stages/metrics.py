@@ -58,7 +58,7 @@ DOCUMENTS = _on(SPLITS, {"doc_bleu": _statistic("doc_bleu")})
 """Further scores of text with documents."""
 ROUGE: tuple[TextMetric, ...] = ("rouge1", "rouge2", "rouge_l", "rouge_lsum")
 """Measures of summaries."""
-EXTRACT_METHODS: tuple[ExtractMethod, ...] = get_args(ExtractMethod)
+EXTRACT_METHODS = get_args(ExtractMethod)
 """Summaries taken from the text itself, as prefixes of their metrics."""
 _EXTRACTED = "Of the first sentences (lead) or the best ones (oracle) of the text as its summary."
 EXTRACTS = {
