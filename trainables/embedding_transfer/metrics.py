@@ -11,10 +11,11 @@ from nlgraft.stages.metrics import (
     SAVED,
     TEXT,
     TRAINING,
+    fixed,
+    less,
     masked_at,
     prefixed,
 )
-from nlgraft.study.data.system import Metric
 
 REPORT_STEPS = (0, 100, 500)
 """Steps of continued masked-LM training after which the loss is reported, provided that an evaluation falls
@@ -29,18 +30,13 @@ METRICS = {
     **OUTPUT,
     **SAVED,
     **prefixed("upstream", {**MASKED, **TRAINING, "dev/bleu": TEXT["dev/bleu"]}),
-    "generator/dev_loss": Metric(
-        direction="minimize",
+    "generator/dev_loss": less(
         unit="nats per token",
         split="dev",
         description="L_p + lambda L_d of the generator on split and merged dev text of domain A.",
     ),
-    "generator/parameters": Metric(
-        direction="minimize",
-        unit="parameters",
-        split=None,
-        is_fixed=True,
-        description="Trained parameters of a generator: 0, d or 6d (section 3.2).",
+    "generator/parameters": fixed(
+        "minimize", "parameters", "Trained parameters of a generator: 0, d or 6d (section 3.2)."
     ),
     **EXCHANGE,
 }

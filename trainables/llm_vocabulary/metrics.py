@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from nlgraft.evaluation.metric_config import SCORED
-from nlgraft.stages.metrics import EXCHANGE, OUTPUT, TEXT, TRAINING_COST, fixed, prefixed
+from nlgraft.stages.metrics import EXCHANGE, OUTPUT, TEXT, TRAINING_COST, fixed, less, more, prefixed
 from nlgraft.study.data.system import Metric
 from trainables.llm_vocabulary.config import KEPT
 
@@ -17,8 +17,7 @@ def _losses(split: Literal["dev", "test"]) -> dict[str, Metric]:
         "bits_per_byte": SCORED["bits_per_byte"].description,
     }
     return {
-        f"{split}/{name}": Metric(
-            direction="minimize",
+        f"{split}/{name}": less(
             unit=SCORED[name].unit,
             split=split,
             is_tracked=True,
@@ -40,8 +39,7 @@ TRAINING = {
 }
 """Of a training; examples are sequences of packed lines."""
 DISTILLATION = {
-    "dev/loss": Metric(
-        direction="minimize",
+    "dev/loss": less(
         unit="squared distance",
         split="dev",
         description="Mean squared distance of hidden states under new and old tokens; of an untied output "
@@ -56,10 +54,8 @@ TEXT_MEASURES = {
     "text/unknown_tokens": fixed(
         "minimize", "share", "Tokens of test that stand for text outside the vocabulary: cheap to predict."
     ),
-    "text/untrained_tokens": Metric(
-        direction="minimize",
+    "text/untrained_tokens": less(
         unit="share",
-        split=None,
         description="Tokens of test that are new and were never read in the training.",
     ),
 }
@@ -72,8 +68,7 @@ GENERATION = {
     ),
 }
 CATCH_UP = {
-    "catch_up/is_reached": Metric(
-        direction="maximize",
+    "catch_up/is_reached": more(
         unit="share",
         split="dev",
         description="1 where dev bits per byte became as low as the old vocabulary's best with the same "

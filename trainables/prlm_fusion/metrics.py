@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from nlgraft.stages.metrics import EXTRACTS, NATS_PER_CHAR, OUTPUT, TEXT, TRAINING, prefixed
-from nlgraft.study.data.system import Metric
+from nlgraft.stages.metrics import EXTRACTS, NATS_PER_CHAR, OUTPUT, TEXT, TRAINING, less, prefixed
 
 _PRETRAINED = {
     "bert": ("BERT", "nats per masked token"),
@@ -19,8 +18,7 @@ METRICS = {
     **EXTRACTS,
     **prefixed("first_stage", TRAINING),
     **{
-        f"{kind}/dev_loss": Metric(
-            direction="minimize",
+        f"{kind}/dev_loss": less(
             unit=unit,
             split="dev",
             description=f"Mean loss of a pretrained {name}; of the last one where a trial has several.",

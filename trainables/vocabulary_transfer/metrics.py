@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from nlgraft.stages.metrics import CLASSIFICATION, EXCHANGE, MASKED, TRAINING, fixed, prefixed
-from nlgraft.study.data.system import Metric
+from nlgraft.stages.metrics import CLASSIFICATION, EXCHANGE, MASKED, TRAINING, fixed, more, prefixed
 
 NUM_LENGTHS = 4
 """Number of groups by length into which the dev lines are divided to measure speed."""
@@ -30,10 +29,8 @@ MEASURES = {
     ),
 }
 SPEEDS = {
-    f"{task}/lines_per_s.length_{group}": Metric(
-        direction="maximize",
+    f"{task}/lines_per_s.length_{group}": more(
         unit="lines/s",
-        split=None,
         is_time=True,
         description=f"Speed of {passes} in fp32 on quarter {group} of the dev lines by length, the shortest "
         "first.",
