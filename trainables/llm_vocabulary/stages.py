@@ -23,6 +23,7 @@ from nlgraft.evaluation.translation import complete, speed_signature
 from nlgraft.nn.modes import seeded, synchronize
 from nlgraft.nn.transformers_lms import TransformersCausalLM, fresh_llama, load_causal_lm
 from nlgraft.pipeline.stage import StageContext
+from nlgraft.stages.run.seq2seq_stages import HYPOTHESES_FILE, write_output_measures
 from nlgraft.stages.run.text_stages import REPORT_FILE, read_encoded
 from nlgraft.stages.run.training_task import (
     KEPT,
@@ -31,7 +32,6 @@ from nlgraft.stages.run.training_task import (
     write_scores,
     write_split,
 )
-from nlgraft.stages.run.translation_stages import HYPOTHESES_FILE, write_output_measures
 from nlgraft.stages.seq2seq_graph import TARGET
 from nlgraft.stages.stage_kind import SIDE, TrainLanguageModelInputs
 from nlgraft.text.batches import Ragged

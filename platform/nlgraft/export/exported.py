@@ -38,8 +38,8 @@ from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.transformers_lms import quiet_transformers
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.stages.run.seq2seq_stages import encoded_inputs, last_sentence, search
 from nlgraft.stages.run.text_stages import open_tokenizer
-from nlgraft.stages.run.translation_stages import encoded_inputs, last_sentence, search
 from nlgraft.stages.seq2seq_graph import TranslateSettings
 from nlgraft.text.corpora import Corpus, first_words, read_corpus
 from nlgraft.text.files import read_json, refuse_special, write_json

@@ -568,20 +568,20 @@ TRAIN = StageKind(
     "nlgraft.stages.run.seq2seq_stages:train", TrainSettings, TrainInputs, version=2, is_distributed=True
 )
 TRANSLATE = StageKind(
-    "nlgraft.stages.run.translation_stages:translate",
+    "nlgraft.stages.run.seq2seq_stages:translate",
     TranslateSettings,
     TranslateInputs,
     version=4,
 )
 LAST_SENTENCE = StageKind(
-    "nlgraft.stages.run.translation_stages:keep_last_sentence",
+    "nlgraft.stages.run.seq2seq_stages:keep_last_sentence",
     LastSentenceSettings,
     TranslationInputs,
     version=2,
 )
-EXTRACT = StageKind("nlgraft.stages.run.translation_stages:extract", ExtractSettings, CorpusInputs, version=2)
+EXTRACT = StageKind("nlgraft.stages.run.seq2seq_stages:extract", ExtractSettings, CorpusInputs, version=2)
 SCORE = StageKind(
-    "nlgraft.stages.run.translation_stages:score",
+    "nlgraft.stages.run.seq2seq_stages:score",
     ScoreSettings,
     ScoreInputs,
     version=4,
@@ -679,7 +679,7 @@ class LearnedScoreInputs(Inputs[T]):
 
 
 LEARNED_SCORE = StageKind(
-    "nlgraft.stages.run.translation_stages:score_learned",
+    "nlgraft.stages.run.seq2seq_stages:score_learned",
     LearnedScoreSettings,
     LearnedScoreInputs,
     check="nlgraft.stages.kind_checks:learned_metrics",

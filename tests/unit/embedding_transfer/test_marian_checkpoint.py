@@ -10,8 +10,8 @@ from nlgraft.evaluation.artifact import read_lines
 from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.generation import beam_search
 from nlgraft.nn.model_config import GenerationConfig
+from nlgraft.stages.run.seq2seq_stages import HYPOTHESES_FILE
 from nlgraft.stages.run.text_stages import open_tokenizer, read_encoded
-from nlgraft.stages.run.translation_stages import HYPOTHESES_FILE
 from nlgraft.stages.seq2seq_graph import TRANSLATE
 from nlgraft.study.public import Study
 from nlgraft.text.corpora import read_corpus

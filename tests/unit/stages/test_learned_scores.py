@@ -21,7 +21,7 @@ from nlgraft.pipeline.trial import run_trial
 from nlgraft.stages import seq2seq_graph
 from nlgraft.stages.config_parts import ScoreConfig
 from nlgraft.stages.metrics import TEXT
-from nlgraft.stages.run.translation_stages import HYPOTHESES_FILE
+from nlgraft.stages.run.seq2seq_stages import HYPOTHESES_FILE
 from nlgraft.stages.seq2seq_graph import SCORE, ScoreInputs, extract_scores, learned_scores
 from nlgraft.study.data.design import cells
 from nlgraft.study.planning.planner import check_cells

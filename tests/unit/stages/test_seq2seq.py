@@ -15,9 +15,8 @@ from nlgraft.pipeline.trial import execute_stage
 from nlgraft.stages import seq2seq_graph as pieces
 from nlgraft.stages.config_parts import ScoreConfig
 from nlgraft.stages.metrics import NATS_PER_CHAR, OUTPUT, SAVED, TEXT, TRAINING
-from nlgraft.stages.run.seq2seq_stages import batches, check_positions
+from nlgraft.stages.run.seq2seq_stages import batches, check_positions, model_inputs
 from nlgraft.stages.run.text_stages import open_tokenizer, read_encoded, vocab_sizes
-from nlgraft.stages.run.translation_stages import model_inputs
 from nlgraft.stages.seq2seq_graph import (
     CarrySettings,
     DecodingSettings,
