@@ -37,7 +37,7 @@ from nlgraft.stages.stage_kind import SIDE, TrainLanguageModelInputs
 from nlgraft.text.batches import Ragged
 from nlgraft.text.corpora import read_corpus, read_splits
 from nlgraft.text.files import JoinedLines, chunks, read_json, write_json
-from nlgraft.text.word_tokenizers import TOKENIZER_FILE, learn_byte_tokenizer
+from nlgraft.text.tokenizers import TOKENIZER_FILE, learn_byte_tokenizer
 from nlgraft.training.adapters import ADAPTER, add_adapters
 from nlgraft.training.causal_text import (
     LineEnds,

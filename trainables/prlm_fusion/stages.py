@@ -17,7 +17,7 @@ from nlgraft.nn.transformers_lms import quiet_transformers
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.run.text_stages import read_encoded, training_budget
 from nlgraft.stages.run.training_task import TrainingTask, write_split
-from nlgraft.text.word_tokenizers import TOKENIZER_FILE
+from nlgraft.text.tokenizers import TOKENIZER_FILE
 from nlgraft.training.losses import Loss
 from nlgraft.training.masked_text import SCORING_SEED, MaskedData, Masker, MaskingIds
 from nlgraft.training.seeds import derive_seed

@@ -17,7 +17,7 @@ from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.run.text_stages import read_encoded
 from nlgraft.text.corpora import Corpus, read_corpus, write_corpus
 from nlgraft.text.corpus_config import SPLITS
-from nlgraft.text.word_tokenizers import TOKENIZER_FILE, encode_words
+from nlgraft.text.tokenizers import TOKENIZER_FILE, encode_words
 from nlgraft.training.masked_lm_training import (
     LabelledBatch,
     LabelledData,

@@ -32,8 +32,7 @@ from nlgraft.text.corpus_checks import normalization_warning
 from nlgraft.text.corpus_config import FilesConfig, SplitFiles
 from nlgraft.text.files import read_json, without_compression
 from nlgraft.text.tokenizer_config import LEAST_BYTE_TOKENS, LearnedTokenizerConfig, WordTokenizerConfig
-from nlgraft.text.tokenizers import required_pieces
-from nlgraft.text.word_tokenizers import required_tokens
+from nlgraft.text.tokenizers import required_pieces, required_tokens
 
 SCALES = ("minutes", "evening", "gpu")
 TEMPLATE = "init.yaml.j2"

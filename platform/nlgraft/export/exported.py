@@ -43,7 +43,7 @@ from nlgraft.stages.run.text_stages import open_tokenizer
 from nlgraft.stages.seq2seq_graph import TranslateSettings
 from nlgraft.text.corpora import Corpus, first_words, read_corpus
 from nlgraft.text.files import read_json, refuse_special, write_json
-from nlgraft.text.word_tokenizers import TOKENIZER_FILE, encode_words
+from nlgraft.text.tokenizers import TOKENIZER_FILE, encode_words
 from nlgraft.tracking.entries import PREDICTOR
 from nlgraft.training.masked_lm_training import (
     LabelledData,

@@ -217,7 +217,7 @@ def tokenizers(stages: Sequence[Stage], findings: Findings) -> None:
 
 def word_tokenizers(stages: Sequence[Stage], findings: Findings) -> None:
     """Refuse vocabularies that cannot hold the characters of the text that they are learned from."""
-    from nlgraft.text.word_tokenizers import required_tokens  # with the tokenizers library, .1 s to import
+    from nlgraft.text.tokenizers import required_tokens  # with the tokenizers library, .1 s to import
 
     for stage in stages:
         config = WORD_TOKENIZER.settings_of(stage).tokenizer

@@ -17,7 +17,7 @@ from nlgraft.nn.transformers_lms import load_causal_lm
 from nlgraft.stages.run.text_stages import read_encoded
 from nlgraft.text.batches import Ragged
 from nlgraft.text.corpora import read_corpus
-from nlgraft.text.word_tokenizers import learn_byte_tokenizer
+from nlgraft.text.tokenizers import learn_byte_tokenizer
 from nlgraft.vocab.methods.registry import METHODS
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from tests.contract.toys.llm_vocabulary import ARMS

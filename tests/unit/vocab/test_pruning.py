@@ -17,7 +17,7 @@ from nlgraft.basics.errors import DataError
 from nlgraft.text.corpora import load_corpus
 from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.text.tokenizer_config import WordTokenizerConfig
-from nlgraft.text.word_tokenizers import learn_tokenizer
+from nlgraft.text.tokenizers import learn_tokenizer
 from nlgraft.vocab.tokenizers.extension import continue_merges, expected_counts, learn_pieces
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab.tokenizers.pruning import prune_tokenizer

@@ -47,7 +47,7 @@ from nlgraft.text.batches import LengthBatches, Ragged
 from nlgraft.text.corpora import read_corpus, read_splits
 from nlgraft.text.files import chunks, write_json
 from nlgraft.text.tokenizer_config import WordSampling
-from nlgraft.text.word_tokenizers import TOKENIZER_FILE, EncodedLines, encode_words, learn_tokenizer
+from nlgraft.text.tokenizers import TOKENIZER_FILE, EncodedLines, encode_words, learn_tokenizer
 from nlgraft.training.loop import TrainOutcome
 from nlgraft.training.losses import TokenObjective
 from nlgraft.training.masked_lm_training import (

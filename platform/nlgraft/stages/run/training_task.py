@@ -17,7 +17,7 @@ from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.metrics import metric_name
 from nlgraft.stages.stage_kind import SIDE
 from nlgraft.text.tokenizer_config import WordSampling
-from nlgraft.text.word_tokenizers import TOKENIZER_FILE, WordSampler
+from nlgraft.text.tokenizers import TOKENIZER_FILE, WordSampler
 from nlgraft.training.loop import TrainOutcome
 from nlgraft.training.loop import train as run_loop
 from nlgraft.training.masked_text import TEXT, WORD_SIZES, WORDS
