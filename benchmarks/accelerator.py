@@ -26,7 +26,7 @@ from benchmarks.peers import exported_marian, marian_model
 from nlgraft.nn.modes import synchronize
 from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.trial import RecordingReporter
-from nlgraft.runs.doctor import current_device, device_name, peak_flops, small_trial, trial_in
+from nlgraft.runs.device_trials import current_device, device_name, peak_flops, small_trial, trial_in
 from nlgraft.stages.seq2seq_graph import TrainSettings
 
 BASE: dict[str, Any] = {

@@ -21,7 +21,7 @@ import torch
 from nlgraft.nn.batch import Tokens
 from nlgraft.pipeline.stage import NullReporter
 from nlgraft.runs import doctor
-from nlgraft.runs.doctor import trial_in, without_dropout
+from nlgraft.runs.device_trials import trial_in, without_dropout
 from nlgraft.study.reading.system_import import load_system
 from nlgraft.training import loop
 from tests import simulated_gpu

@@ -12,7 +12,7 @@ import sys
 import pytest
 import torch
 
-from nlgraft.runs.doctor import DEVICE_TOLERANCE, differing
+from nlgraft.runs.device_trials import DEVICE_TOLERANCE, differing
 from tests import simulated_gpu
 from tests.contract.toy_arms import ROOT, SYSTEMS, arms_of
 from tests.gpu_trials import FAULTS

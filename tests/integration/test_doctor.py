@@ -3,7 +3,7 @@
 import json
 
 from nlgraft.basics.shipped import system_names
-from nlgraft.runs import doctor
+from nlgraft.runs import device_trials
 from nlgraft.runs.doctor import examine
 from tests.commands import nlgraft
 from tests.servers import free_port
@@ -11,7 +11,7 @@ from tests.servers import free_port
 
 def test_a_sound_machine_has_nothing_wrong_and_a_server_that_is_down_is(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(doctor, "_SPEED_STEPS", 8)
+    monkeypatch.setattr(device_trials, "_SPEED_STEPS", 8)
     tracking = f"http://127.0.0.1:{free_port()}"
     done = nlgraft("doctor", "--json", "--tracking-uri", tracking, code=1)
     checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}

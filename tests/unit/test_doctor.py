@@ -9,7 +9,7 @@ import pytest
 
 from nlgraft.pipeline.local_files import LocalFiles
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.runs import doctor
+from nlgraft.runs import device_trials, doctor
 from nlgraft.runs.doctor import check_equal_versions, run_check
 from tests.proxies import listening
 
@@ -101,7 +101,7 @@ def test_a_port_that_is_taken_is_told_with_the_option_that_sets_another(
 def test_gpus_that_torch_does_not_find_are_wrong_and_a_machine_without_any_is_not(
     monkeypatch,
 ):
-    monkeypatch.setattr(doctor, "current_device", lambda: "cpu")
+    monkeypatch.setattr(device_trials, "current_device", lambda: "cpu")
     for num_gpus, state in ((0, "warn"), (2, "wrong")):
         monkeypatch.setattr(doctor, "num_local_gpus", lambda number=num_gpus: number)
         check = doctor.check_devices()
@@ -124,9 +124,9 @@ def test_a_device_with_other_losses_is_wrong(on_gpu, state, monkeypatch):
     def run(place, graph, device="cpu"):
         return SimpleNamespace(metrics=on_cpu if device == "cpu" else on_gpu | {"dev/tokens_per_s": 900.0})
 
-    monkeypatch.setattr(doctor, "trial_in", run)
-    monkeypatch.setattr(doctor, "small_trial", lambda path: None)
-    monkeypatch.setattr(doctor, "current_device", lambda: "cuda:0")
+    monkeypatch.setattr(device_trials, "trial_in", run)
+    monkeypatch.setattr(device_trials, "small_trial", lambda path: None)
+    monkeypatch.setattr(device_trials, "current_device", lambda: "cuda:0")
     check = doctor.check_system("trainables.prlm_fusion")
     assert check.state == state
     assert list(check.figures["unequal"]) == ([] if state == "ok" else ["dev/loss"])
