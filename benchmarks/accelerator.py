@@ -24,8 +24,8 @@ from benchmarks.material import Material, load_material, our_config, our_model
 from benchmarks.measure import Rates, Turns, interleave, table
 from benchmarks.peers import exported_marian, marian_model
 from nlgraft.nn.modes import synchronize
-from nlgraft.pipeline.execute import RecordingReporter
 from nlgraft.pipeline.stage import NullReporter
+from nlgraft.pipeline.trial import RecordingReporter
 from nlgraft.runs.device_trials import current_device, device_name, peak_flops, small_trial, trial_in
 from nlgraft.stages.seq2seq_graph import TrainSettings
 

@@ -29,7 +29,7 @@ from nlgraft.nn.linear import packed_weights
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import GenerationConfig
 from nlgraft.stages import seq2seq_graph
-from nlgraft.stages.run.translation_stages import HYPOTHESES_FILE, translate
+from nlgraft.stages.run.seq2seq_stages import HYPOTHESES_FILE, translate
 from nlgraft.stages.seq2seq_graph import DecodingSettings
 from nlgraft.text.corpora import Corpus, read_corpus, write_corpus
 from nlgraft.text.tokenizers import EOS

@@ -26,17 +26,17 @@ from nlgraft.evaluation.sufficient import segment_rows
 from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import TransformerConfig
-from nlgraft.pipeline.execute import execute_stage
 from nlgraft.pipeline.stage import NullReporter, Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.pipeline.trial import execute_stage
 from nlgraft.stages import seq2seq_graph
 from nlgraft.stages.run.text_stages import read_encoded, vocab_sizes
 from nlgraft.text.conlang.tasks import generate
 from nlgraft.text.corpus_config import ConlangConfig, FilesConfig
 from nlgraft.text.tokenizer_config import TokenizerConfig
-from nlgraft.training.data import Seq2SeqData
 from nlgraft.training.losses import Seq2SeqObjective
 from nlgraft.training.train_config import View
+from nlgraft.training.views import Seq2SeqData
 
 VOCABULARIES = (2_000, 8_000, 32_000)
 SOURCES = (1, 2, 3)

@@ -15,9 +15,9 @@ import torch
 
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import TransformerConfig
-from nlgraft.pipeline.execute import execute_stage
 from nlgraft.pipeline.stage import NullReporter, Reporter, Stage, StageContext, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.pipeline.trial import execute_stage
 from nlgraft.stages import seq2seq_graph
 from nlgraft.stages.run.text_stages import read_encoded, vocab_sizes
 from nlgraft.stages.seq2seq_graph import EncodedText

@@ -31,9 +31,9 @@ from nlgraft.stages import seq2seq_graph
 from nlgraft.stages.run.seq2seq_stages import batches, train
 from nlgraft.stages.seq2seq_graph import TRAIN, TrainSettings
 from nlgraft.training import loop
-from nlgraft.training.data import Seq2SeqData
 from nlgraft.training.precision import has_bf16
 from nlgraft.training.train_config import SmoothedTrainConfig
+from nlgraft.training.views import Seq2SeqData
 
 BATCH_TOKENS = 4096
 STEPS = 2

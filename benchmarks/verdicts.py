@@ -52,7 +52,7 @@ def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageG
 def draw(context: StageContext) -> None:
     """Write a score, or the text that has one."""
     arm, num = context.config["arm"], context.config["segments"]
-    rng = np.random.default_rng([arm, context.seed or 0])
+    rng = np.random.default_rng([arm, context.stage.seed or 0])
     if not num:
         score = f'{{"value": {30 + rng.standard_normal()}, "n": 1, "signature": ""}}'
         pairs = ", ".join(f'"{split}/bleu": {score}' for split in context.config["splits"])

@@ -24,8 +24,7 @@ from benchmarks.measure import Rates, interleave, table
 from nlgraft.vocab.methods.building import build_plan
 from nlgraft.vocab.methods.similar import DEFAULT_CAP, Relation, Similar, SimilarTokens, hyperword_relation
 from nlgraft.vocab.tokenizers.segmenters import UnigramSegmenter
-from nlgraft.vocab.tokenizers.tokens import SENTENCEPIECE, Kind, Tok
-from nlgraft.vocab.tokenizers.vocabulary import Vocabulary, make_vocabulary
+from nlgraft.vocab.tokenizers.vocabulary import SENTENCEPIECE, Kind, Tok, Vocabulary, make_vocabulary
 from nlgraft.vocab.transfer_plan import Provenance, TransferPlan
 
 NUM_OLD, NUM_NEW, WIDTH = 250_000, 32_000, 1024

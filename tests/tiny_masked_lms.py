@@ -10,7 +10,7 @@ from tokenizers import models, normalizers, pre_tokenizers
 
 from nlgraft.nn.masked_lm_models import MaskedLM, TransformersMaskedLM
 from nlgraft.nn.model_config import TransformerConfig
-from nlgraft.text.word_tokenizers import TOKENIZER_FILE, encode_words
+from nlgraft.text.tokenizers import TOKENIZER_FILE, encode_words
 from nlgraft.training.masked_lm_training import fresh_encoder
 from nlgraft.training.masked_text import TEXT, WORD_SIZES, WORDS, MaskingIds
 from nlgraft.training.views import Encoded

@@ -1,8 +1,7 @@
 """Vocabularies written out by hand, without a tokenizer's file."""
 
 from nlgraft.vocab.tokenizers.segmenters import GreedySegmenter
-from nlgraft.vocab.tokenizers.tokens import WORDPIECE, Kind
-from nlgraft.vocab.tokenizers.vocabulary import make_vocabulary
+from nlgraft.vocab.tokenizers.vocabulary import WORDPIECE, Kind, make_vocabulary
 
 
 def greedy_vocabulary(

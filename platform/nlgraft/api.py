@@ -227,7 +227,7 @@ def log_export(study: Study, exported: Export, tracking_uri: str | None = None) 
     return log_exported(uri, experiment, exported.choice.trial.fingerprint, exported.directory)
 
 
-def resolved_tracking_uri(study: Study, explicit: str | None = None) -> str:
+def resolved_tracking_uri(study: Study, explicit: str | None) -> str:
     """Return the MLflow tracking URI of a study; see `nlgraft.runs.run.tracking_uri`."""
     return places.tracking_uri(study, open_store(study), explicit)
 

@@ -14,10 +14,9 @@ from pydantic import BaseModel, ValidationError
 from safetensors.torch import load_file
 
 from nlgraft.basics.errors import NlgraftError, TrialFailed
-from nlgraft.pipeline.execute import CURVES, METRICS, RecordingReporter
 from nlgraft.pipeline.stage import NullReporter, Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial import StageRunner
+from nlgraft.pipeline.trial import CURVES, METRICS, RecordingReporter, StageRunner
 from nlgraft.study.data import paths
 from nlgraft.study.data.system import System
 

@@ -63,7 +63,7 @@ UNSEEN = {
     ),
     "has_lm_cache": "speed alone: tests/invariants",
     "score.learned": "it needs a metric to import: tests/unit/stages/test_learned_scores.py",
-    "rouge_tokenizer": "the words of the toys are plain: tests/unit/stages/test_score_scripts.py",
+    "rouge_tokenizer": "the words of the toys are plain: tests/unit/stages/test_learned_scores.py",
     **dict.fromkeys(
         ("corpus", "task", "unsaid", "topicality", "keep", "further_tests", "label", "document", "target"),
         "the parts of a corpus go together, one of them is not changed alone: tests/unit/text",

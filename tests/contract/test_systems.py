@@ -12,8 +12,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from nlgraft.basics.errors import DataError, NlgraftError
 from nlgraft.evaluation.artifact import read_lines, read_segments
-from nlgraft.export.exported import ExportedModel
-from nlgraft.export.model_directory import write_directory
+from nlgraft.export.exported import ExportedModel, write_directory
 from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial

@@ -10,8 +10,8 @@ import torch
 from nlgraft.evaluation.inputs import Inputs
 from nlgraft.export.exported import ExportedModel
 from nlgraft.nn.batch import Batch, Tokens
+from nlgraft.stages.run.seq2seq_stages import encoded_inputs
 from nlgraft.stages.run.text_stages import open_tokenizer
-from nlgraft.stages.run.translation_stages import encoded_inputs
 from nlgraft.stages.seq2seq_graph import TranslateSettings
 from nlgraft.text.corpora import Corpus
 from nlgraft.training.models import read_model

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from tokenizers.processors import Sequence, TemplateProcessing
 from transformers.convert_slow_tokenizer import TikTokenConverter
 
-from nlgraft.text.word_tokenizers import learn_byte_tokenizer
+from nlgraft.text.tokenizers import learn_byte_tokenizer
 from tests.tiny_checkpoints import DECODER, OTHER_LINES, bert, bert_tokenizer, gpt2, load, qwen3, run
 
 TEXT = [*OTHER_LINES, *["Der Hund läuft über die Straße, denn der Hund hat Hunger."] * 3] * 2

@@ -13,7 +13,7 @@ from nlgraft.nn.batch import Tokens
 from nlgraft.nn.masked_lm_models import NOT_PREDICTED, MaskedBatch, TransformersMaskedLM, load_checkpoint
 from nlgraft.text.files import read_lines
 from nlgraft.text.tokenizer_config import WordTokenizerConfig
-from nlgraft.text.word_tokenizers import TOKENIZER_FILE, encode_words, learn_tokenizer
+from nlgraft.text.tokenizers import TOKENIZER_FILE, encode_words, learn_tokenizer
 from nlgraft.training.masked_text import MaskingIds
 from nlgraft.vocab.methods.building import build_plan
 from nlgraft.vocab.methods.interface import PlanChoices

@@ -9,7 +9,7 @@ from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.stages.run.exchange_stages import exchange_tables
 from nlgraft.vocab.methods.building import build_plan
 from nlgraft.vocab.methods.interface import PlanChoices
-from nlgraft.vocab.tokenizers.tokens import SENTENCEPIECE
+from nlgraft.vocab.tokenizers.vocabulary import SENTENCEPIECE
 from tests.small_studies import TINY
 from tests.tiny_vocabularies import greedy_vocabulary
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from nlgraft.vocab.tokenizers.tokens import SENTENCEPIECE, SUBWORD_NMT, WORDPIECE, Tok
+from nlgraft.vocab.tokenizers.vocabulary import SENTENCEPIECE, SUBWORD_NMT, WORDPIECE, Tok
 from tests.tiny_vocabularies import greedy_vocabulary
 from trainables.embedding_transfer.config import SegmentationRates
 from trainables.embedding_transfer.generator_data import Perturber

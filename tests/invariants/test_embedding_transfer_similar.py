@@ -8,7 +8,7 @@ import pytest
 from nlgraft.vocab.methods.building import build_plan
 from nlgraft.vocab.methods.similar import SimilarTokens
 from nlgraft.vocab.tokenizers.tokenizer_json import read_tokenizer_json
-from nlgraft.vocab.tokenizers.tokens import BYTE_LEVEL, SENTENCEPIECE, SUBWORD_NMT, WORDPIECE, Tok
+from nlgraft.vocab.tokenizers.vocabulary import BYTE_LEVEL, SENTENCEPIECE, SUBWORD_NMT, WORDPIECE, Tok
 from tests.tiny_vocabularies import greedy_vocabulary
 
 PAPER = [

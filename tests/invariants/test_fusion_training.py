@@ -13,14 +13,13 @@ from nlgraft.nn.fusion import Dropnet
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import FusionConfig, TransformerConfig
 from nlgraft.text.batches import Ragged
-from nlgraft.training.data import Seq2SeqData
 from nlgraft.training.loop import make_optimizer, train
 from nlgraft.training.losses import Seq2SeqObjective
 from nlgraft.training.models import read_model, write_model
 from nlgraft.training.step import Training
 from nlgraft.training.train_config import LearnedParameters, ParameterGroup, Side, TrainConfig, View
 from nlgraft.training.train_state import Progress
-from nlgraft.training.views import Encoded
+from nlgraft.training.views import Encoded, Seq2SeqData
 from nlgraft.training.weights import carry_over
 from tests.tensors import differing
 from tests.tiny_models import CASES, VOCAB, batch_of, build, examples, logits_of

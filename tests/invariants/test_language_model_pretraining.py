@@ -20,7 +20,6 @@ from nlgraft.stages.run.text_stages import read_encoded, vocab_sizes
 from nlgraft.text.batches import Ragged
 from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.text.tokenizer_config import TokenizerConfig
-from nlgraft.training.data import Seq2SeqData
 from nlgraft.training.language_model_training import (
     TextData,
     evaluate_language_model,
@@ -28,7 +27,7 @@ from nlgraft.training.language_model_training import (
 )
 from nlgraft.training.losses import Seq2SeqObjective
 from nlgraft.training.train_config import Side, View
-from nlgraft.training.views import Encoded
+from nlgraft.training.views import Encoded, Seq2SeqData
 from tests.tensors import differing
 from tests.tiny_models import family_config
 from tests.unit.stages.runs import artifact, run

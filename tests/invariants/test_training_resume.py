@@ -11,12 +11,11 @@ from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.pipeline.stage import TrialStopped
 from nlgraft.text.batches import Ragged
-from nlgraft.training.data import Seq2SeqData
 from nlgraft.training.loop import train
 from nlgraft.training.losses import Seq2SeqObjective
 from nlgraft.training.step import Training
 from nlgraft.training.train_config import LearnedParameters, Side, TrainConfig, View
-from nlgraft.training.views import Encoded
+from nlgraft.training.views import Encoded, Seq2SeqData
 from tests.tensors import differing
 from tests.unit.training.toy import Recorder, ToyData, ToyModel, dev_loss_of, make_context
 

@@ -6,12 +6,11 @@ import torch
 from nlgraft.stages.run.text_stages import training_budget
 from nlgraft.text.batches import Ragged
 from nlgraft.text.corpora import Corpus, write_corpus
-from nlgraft.training.data import Seq2SeqData
 from nlgraft.training.loop import train
 from nlgraft.training.losses import Seq2SeqObjective
 from nlgraft.training.step import Training
 from nlgraft.training.train_config import SmoothedTrainConfig, View
-from nlgraft.training.views import Encoded
+from nlgraft.training.views import Encoded, Seq2SeqData
 from tests.unit.training.toy import Recorder, ToyData, ToyModel, dev_loss_of, make_context
 
 USUAL = {

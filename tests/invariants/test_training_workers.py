@@ -16,7 +16,6 @@ from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import ClassifierConfig, GenerationConfig, TransformerConfig
 from nlgraft.pipeline.stage import TrialStopped
 from nlgraft.text.batches import Ragged
-from nlgraft.training.classification_training import LabelledData, classification_objective
 from nlgraft.training.language_model_training import (
     TextData,
     evaluate_language_model,
@@ -24,7 +23,7 @@ from nlgraft.training.language_model_training import (
 )
 from nlgraft.training.loop import train
 from nlgraft.training.losses import Seq2SeqObjective
-from nlgraft.training.masked_lm_training import fresh_encoder
+from nlgraft.training.masked_lm_training import LabelledData, classification_objective, fresh_encoder
 from nlgraft.training.masked_text import MaskingIds
 from nlgraft.training.step import RowsFirst, Training
 from nlgraft.training.train_config import TrainConfig

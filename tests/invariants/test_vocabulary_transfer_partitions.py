@@ -11,7 +11,7 @@ import pytest
 from nlgraft.vocab.methods.building import build_plan
 from nlgraft.vocab.methods.interface import PlanChoices
 from nlgraft.vocab.methods.partitions import Partitions, Spelling, partitions_of
-from nlgraft.vocab.tokenizers.tokens import (
+from nlgraft.vocab.tokenizers.vocabulary import (
     BYTE_LEVEL,
     END_OF_WORD,
     SENTENCEPIECE,

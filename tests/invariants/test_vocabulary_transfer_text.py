@@ -13,9 +13,8 @@ from nlgraft.basics.errors import DataError, TrialFailed
 from nlgraft.nn.batch import Tokens
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.corpus_config import SPLITS
-from nlgraft.text.word_tokenizers import TOKENIZER_FILE, encode_words
-from nlgraft.training.classification_training import read_classifier
-from nlgraft.training.masked_lm_training import read_masked_lm
+from nlgraft.text.tokenizers import TOKENIZER_FILE, encode_words
+from nlgraft.training.masked_lm_training import read_classifier, read_masked_lm
 from nlgraft.vocab.tokenizers.encoding import self_information
 from nlgraft.vocab.transfer_plan import TransferPlan
 from tests.contract.toys.vocabulary_transfer import ARMS

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from annotated_types import Ge, Le
 from pydantic import Field, TypeAdapter, ValidationError, create_model
 
 from nlgraft.basics.errors import ContractError, nearest
-from nlgraft.basics.strict_config import ReadWhen, StrictConfig
+from nlgraft.basics.strict_config import StrictConfig
 from nlgraft.pipeline.fingerprint import canonical_json
 from nlgraft.study.data.part import Duration
 from nlgraft.study.data.system import Metric
@@ -163,8 +163,6 @@ class Settings(StrictConfig):
 
 class Config(StrictConfig):
     """A trial: one or several commands, each run when what it reads has changed."""
-
-    READ_WHEN: ClassVar[ReadWhen] = {}
 
     data: DataConfig
     """The script and what it reads."""

@@ -26,10 +26,10 @@ from nlgraft.basics.errors import NlgraftError, did_you_mean
 from nlgraft.basics.pacing import Pacer
 from nlgraft.basics.wording import duration, name_some
 from nlgraft.evaluation.artifact import write_lines, write_segments
-from nlgraft.pipeline.execute import CURVES, METRICS, Curve
 from nlgraft.pipeline.fingerprint import fingerprint
 from nlgraft.pipeline.integrity import remove_tree
 from nlgraft.pipeline.stage import StageContext, TrialStopped
+from nlgraft.pipeline.trial import CURVES, METRICS, Curve
 from nlgraft.text.corpora import stream_file
 from nlgraft.text.files import expand, read_json, write_json
 from trainables.command import guard
@@ -84,7 +84,7 @@ def run(context: StageContext) -> None:
     texts = {name: str(value) for name, value in settings.values.items()}
     texts |= {f"data.{name}": str(expand(path)) for name, path in context.locations["data"].items()}
     texts |= {f"needs.{name}": str((needs / name).absolute()) for name in inputs.needs}
-    texts["seed"] = str(context.seed)
+    texts["seed"] = str(context.stage.seed)
     # Beside the script's files, which may have a folder of that name.
     state = context.directory / _CHECKPOINT
     texts[_CHECKPOINT] = str(state.absolute())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import reduce
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, ValidationError
 
@@ -71,7 +71,7 @@ VECTOR_METHODS: dict[str, tuple[Literal["skipgram", "cbow"], tuple[str, ...]]] =
 STREAMS = {"encoder": "source 0", "decoder": "target"}
 """Stream of the encoded text that is the input of each side of the model."""
 
-_METHODS: tuple[str, ...] = get_args(Method)
+_METHODS = get_args(Method)
 _EXCHANGING = tuple(name for name in _METHODS if name not in KEPT_METHODS)
 MASKED_LM_METHODS = ("pretrain_finetune", *(name for name in _EXCHANGING if name != "independent_encoder"))
 """Methods available for masked language models."""
@@ -217,7 +217,7 @@ def _shared(config: StrictConfig) -> dict[str, Any]:
 class GeneratorConfig(OneOfSeveral):
     """Training of ATT-EG and PATT-EG (section 3.3). AVG-EG has no parameters and ignores all of this."""
 
-    ONE_OF: ClassVar[tuple[tuple[str, ...], ...]] = (("max_steps", "max_epochs"),)
+    ONE_OF = (("max_steps", "max_epochs"),)
 
     distillation_lambda: float = Field(default=0.5, ge=0)
     """Weight of the distillation loss L_d beside the pretraining loss L_p (eq. 5); 0: no distillation."""
@@ -315,7 +315,7 @@ class TransferConfig(StrictConfig):
 class Config(StrictConfig):
     """A trial: pretrain on domain A, exchange the vocabulary, finetune and test on domain B."""
 
-    READ_WHEN: ClassVar[ReadWhen] = READ_WHEN
+    READ_WHEN = READ_WHEN
 
     data: DataConfig
     """The two corpora: domain A (upstream) and domain B (downstream)."""

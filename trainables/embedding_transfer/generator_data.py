@@ -19,16 +19,21 @@ from torch import Tensor
 
 from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.masked_lm_models import MaskedBatch
-from nlgraft.stages.shared_kinds import SIDE
+from nlgraft.stages.stage_kind import SIDE
 from nlgraft.text.batches import LengthBatches
-from nlgraft.training.data import Seq2SeqData
 from nlgraft.training.masked_text import Masker, labels_of
 from nlgraft.training.seeds import generator_for
 from nlgraft.training.train_config import View
-from nlgraft.training.views import Encoded, IntArray
+from nlgraft.training.views import Encoded, IntArray, Seq2SeqData
 from nlgraft.vocab.methods.similar import SimilarTokens
-from nlgraft.vocab.tokenizers.tokens import Kind, Tok, character_boundaries, merge_toks, split_tok
-from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
+from nlgraft.vocab.tokenizers.vocabulary import (
+    Kind,
+    Tok,
+    Vocabulary,
+    character_boundaries,
+    merge_toks,
+    split_tok,
+)
 from trainables.embedding_transfer.config import STREAMS, SegmentationRates
 from trainables.embedding_transfer.generator_training import NO_WORD, ChangedBatch, NewTokens, padded
 

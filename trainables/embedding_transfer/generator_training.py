@@ -24,7 +24,7 @@ from nlgraft.nn.batch import Batch, Movable, Tokens
 from nlgraft.nn.masked_lm_models import MaskedBatch, MaskedLM
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.stages.run.exchange_stages import TABLES
-from nlgraft.stages.shared_kinds import SIDE
+from nlgraft.stages.stage_kind import SIDE
 from nlgraft.training.losses import Loss, smoothed_cross_entropy
 from nlgraft.training.train_config import SmoothingKind
 from nlgraft.vocab.methods.interface import Method, Request, Rows

@@ -25,19 +25,22 @@ from nlgraft.stages.masked_lm_graph import (
 )
 from nlgraft.stages.released_graph import Released, language_view, released
 from nlgraft.stages.seq2seq_graph import DecodingSettings, EncodedText, TrainInputs, TrainSettings
-from nlgraft.stages.shared_kinds import (
+from nlgraft.stages.stage_kind import (
     EXCHANGE,
     PLAN,
     SIDE,
     VECTORS,
     ExchangeInputs,
+    Inputs,
+    NoSettings,
     PlanInputs,
     PlanSettings,
+    StageKind,
+    T,
     TrainingSettings,
     VectorInputs,
     VectorSettings,
 )
-from nlgraft.stages.stage_kind import Inputs, NoSettings, StageKind, T
 from nlgraft.text.corpus_config import EOS
 from nlgraft.training.train_config import MaskingConfig, SmoothedTrainConfig, View
 from trainables.embedding_transfer.config import (
@@ -154,6 +157,15 @@ class _Trial(ABC):
     """What generators predict in masked lines; None: they predict the targets of an encoder-decoder."""
     masked_spans: MaskedSpansConfig | None = None
     """Masked spans in the sources of a denoising model."""
+    upstream: cached_property[Stage]
+    """The pretrained model."""
+    upstream_text: cached_property[Any]
+    """Text of both domains, encoded, by the type that each kind of model has."""
+    downstream_text: cached_property[Any]
+    old: cached_property[dict[str, Stage]]
+    """The vocabularies of the pretrained model, by stream."""
+    new: cached_property[dict[str, Stage]]
+    """The vocabularies of the finetuned model."""
 
     def __init__(self, config: Config, seed: int) -> None:
         self.config, self.seed = config, seed
@@ -169,29 +181,6 @@ class _Trial(ABC):
     def language_view(self) -> View | None:
         """What is put around lines that name their language; None: they do not."""
         return None
-
-    @cached_property
-    def upstream(self) -> Stage:
-        """The pretrained model."""
-        raise NotImplementedError
-
-    @cached_property
-    def upstream_text(self) -> EncodedText | MaskedText:
-        raise NotImplementedError
-
-    @cached_property
-    def downstream_text(self) -> EncodedText | MaskedText:
-        raise NotImplementedError
-
-    @cached_property
-    def old(self) -> dict[str, Stage]:
-        """The vocabularies of the pretrained model, by stream."""
-        raise NotImplementedError
-
-    @cached_property
-    def new(self) -> dict[str, Stage]:
-        """The vocabularies of the finetuned model."""
-        raise NotImplementedError
 
     @property
     def learner(self) -> Stage:

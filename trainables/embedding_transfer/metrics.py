@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from nlgraft.stages.metrics import (
     EXCHANGE,
     MASKED,
@@ -13,15 +11,16 @@ from nlgraft.stages.metrics import (
     SAVED,
     TEXT,
     TRAINING,
+    fixed,
+    less,
     masked_at,
     prefixed,
 )
-from nlgraft.study.data.system import Metric
 
 REPORT_STEPS = (0, 100, 500)
 """Steps of continued masked-LM training after which the loss is reported, provided that an evaluation falls
 on them; step 0 is directly after the exchange."""
-METRICS: Mapping[str, Metric] = {
+METRICS = {
     **MASKED,
     **MASKED_TEST,
     **masked_at(REPORT_STEPS),
@@ -31,18 +30,13 @@ METRICS: Mapping[str, Metric] = {
     **OUTPUT,
     **SAVED,
     **prefixed("upstream", {**MASKED, **TRAINING, "dev/bleu": TEXT["dev/bleu"]}),
-    "generator/dev_loss": Metric(
-        direction="minimize",
+    "generator/dev_loss": less(
         unit="nats per token",
         split="dev",
         description="L_p + lambda L_d of the generator on split and merged dev text of domain A.",
     ),
-    "generator/parameters": Metric(
-        direction="minimize",
-        unit="parameters",
-        split=None,
-        is_fixed=True,
-        description="Trained parameters of a generator: 0, d or 6d (section 3.2).",
+    "generator/parameters": fixed(
+        "minimize", "parameters", "Trained parameters of a generator: 0, d or 6d (section 3.2)."
     ),
     **EXCHANGE,
 }

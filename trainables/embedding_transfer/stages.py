@@ -58,7 +58,6 @@ from trainables.embedding_transfer.graph import (
 def train_generator(context: StageContext) -> None:
     """Train and write a generator for each table that the perturbed sides read."""
     settings, inputs = GENERATOR.read(context)
-    assert context.seed is not None
     body = _read_body(settings, inputs).to(context.device)
     generators = {
         table: EmbeddingGenerator(settings.kind, body.table(table).shape[1]) for table in body.tables
@@ -189,7 +188,6 @@ def attach_embeddings(context: StageContext) -> None:
     """Add new embedding layers to a pretrained model on the exchanged sides and train only these."""
     settings, inputs = NEW_LAYERS.read(context)
     assert inputs.start is not None
-    assert context.seed is not None
     sides = settings.sides
     body = read_model(inputs.start)
     sizes = table_sizes(inputs.encoded, settings.view)

@@ -32,11 +32,11 @@ from nlgraft.text.tokenizer_config import LEAST_BYTE_TOKENS, ByteTokenizerConfig
 from nlgraft.training.train_config import LoraConfig, TrainConfig
 
 Change = Literal["none", "replace", "extend", "prune", "prune_extend"]
-WITH_NEW_ROWS: tuple[Change, ...] = ("replace", "extend", "prune_extend")
+WITH_NEW_ROWS = ("replace", "extend", "prune_extend")
 """Changes that bring new tokens."""
-WITH_SIZE: tuple[Change, ...] = ("replace", "prune", "prune_extend")
-EXTENDING: tuple[Change, ...] = ("extend", "prune_extend")
-PRUNING: tuple[Change, ...] = ("prune", "prune_extend")
+WITH_SIZE = ("replace", "prune", "prune_extend")
+EXTENDING = ("extend", "prune_extend")
+PRUNING = ("prune", "prune_extend")
 KEPT = "old_vocabulary"
 """Name of the training with the old vocabulary, and prefix of its metrics in trials with a new one."""
 VECTOR_METHODS = ("word2vec", "cbow", "focus", "wechsel")
@@ -125,7 +125,7 @@ class CausalLMConfig(ModelConfig):
 class PackedTrainConfig(TrainConfig):
     """One training on packed text: batches of whole lines, put end to end and cut into sequences."""
 
-    ONE_OF: ClassVar[tuple[tuple[str, ...], ...]] = (
+    ONE_OF = (
         ("max_steps", "max_epochs"),
         ("batch_characters", "batch_tokens", "batch_sentences"),
     )

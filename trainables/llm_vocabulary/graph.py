@@ -18,23 +18,27 @@ from nlgraft.stages import seq2seq_graph as pieces
 from nlgraft.stages.masked_lm_graph import CHECKPOINT_TOKENIZER
 from nlgraft.stages.released_graph import CHECKPOINTS, CheckpointSettings, checkpoint_settings
 from nlgraft.stages.seq2seq_graph import SCORE, ScoreInputs, TokenizedText
-from nlgraft.stages.shared_kinds import (
+from nlgraft.stages.stage_kind import (
     EXCHANGE,
     PLAN,
     SIDE,
     VECTORS,
     CorpusInputs,
     ExchangeInputs,
+    Inputs,
     NoInputs,
+    NoSettings,
     PlanInputs,
     PlanSettings,
+    Settings,
+    StageKind,
+    T,
     TokenizedInputs,
     TrainingSettings,
     TrainLanguageModelInputs,
     VectorInputs,
     VectorSettings,
 )
-from nlgraft.stages.stage_kind import Inputs, NoSettings, Settings, StageKind, T
 from nlgraft.text.corpus_config import SplitName
 from nlgraft.text.tokenizer_config import ByteTokenizerConfig
 from nlgraft.training.train_config import LoraConfig, TrainConfig
@@ -194,7 +198,7 @@ class _Builder:
         )
         text = self._upstream_text("upstream", self.old)
         seed = upstream.seed_of(self.seed)
-        return TRAIN_CAUSAL.stage("upstream", settings, TrainLanguageModelInputs(**vars(text)), seed=seed)
+        return TRAIN_CAUSAL.stage("upstream", settings, TrainLanguageModelInputs(**text.inputs), seed=seed)
 
     def _vectors(self, kind: str | None, age: str) -> Stage | None:
         """Vectors of new tokens from downstream text, or of old ones from upstream text if there is any."""
@@ -229,7 +233,7 @@ class _Builder:
             metric_prefix="donor",
         )
         donor = TRAIN_CAUSAL.stage(
-            "donor", settings, TrainLanguageModelInputs(**vars(self.text)), seed=self.seed
+            "donor", settings, TrainLanguageModelInputs(**self.text.inputs), seed=self.seed
         )
         return donor, self.new
 
@@ -270,7 +274,7 @@ class _Builder:
             "distilled",
             DistilSettings(**dict(distillation)),
             DistilInputs(
-                **vars(self.lines),
+                **self.lines.inputs,
                 start=exchanged,
                 teacher=self.pretrained,
                 old_encoded=old.encoded,
@@ -307,7 +311,7 @@ class _Builder:
             table_lr_multiplier=config.table_lr_multiplier,
             lora=config.lora,
         )
-        inputs = TrainLanguageModelInputs(**vars(text), start=start)
+        inputs = TrainLanguageModelInputs(**text.inputs, start=start)
         return TRAIN_CAUSAL.stage(name, settings, inputs, seed=self.seed)
 
     # --- results ----------------------------------------------------------------------------------------
@@ -330,7 +334,7 @@ class _Builder:
         """Score what the trial's model writes after prompts."""
         task, score = self.config.task, self.config.score
         assert task is not None
-        inputs = ScoreCausalInputs(**vars(self.text), model=self.model)
+        inputs = ScoreCausalInputs(**self.text.inputs, model=self.model)
         translations = {
             split: WRITTEN.stage(
                 f"translation_{split}",
@@ -364,12 +368,12 @@ class _Builder:
     ) -> Stage:
         max_tokens = self.config.causal_lm.max_tokens
         settings = ScoreCausalSettings(split=split, max_tokens=max_tokens, metric_prefix=prefix)
-        inputs = ScoreCausalInputs(**vars(text), model=self.model, further=further or {})
+        inputs = ScoreCausalInputs(**text.inputs, model=self.model, further=further or {})
         return SCORE_CAUSAL.stage(name, settings, inputs)
 
     def _measures(self) -> dict[str, Stage]:
         """Stages whose metrics belong to the trial although nothing reads them."""
-        inputs = MeasureInputs(**vars(self.lines), model=self.model, plans=self.plans)
+        inputs = MeasureInputs(**self.lines.inputs, model=self.model, plans=self.plans)
         stages = {
             "text": MEASURES.stage("text_measures", NoSettings(), inputs),
             "generation": GENERATION.stage("generation", NoSettings(), inputs),

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal
 
 from nlgraft.evaluation.metric_config import SCORED
-from nlgraft.stages.metrics import EXCHANGE, OUTPUT, TEXT, TRAINING_COST, fixed, prefixed
+from nlgraft.stages.metrics import EXCHANGE, OUTPUT, TEXT, TRAINING_COST, fixed, less, more, prefixed
 from nlgraft.study.data.system import Metric
 from trainables.llm_vocabulary.config import KEPT
 
@@ -18,8 +17,7 @@ def _losses(split: Literal["dev", "test"]) -> dict[str, Metric]:
         "bits_per_byte": SCORED["bits_per_byte"].description,
     }
     return {
-        f"{split}/{name}": Metric(
-            direction="minimize",
+        f"{split}/{name}": less(
             unit=SCORED[name].unit,
             split=split,
             is_tracked=True,
@@ -33,16 +31,15 @@ def _time(direction: Literal["maximize", "minimize"], unit: str, description: st
     return Metric(direction=direction, unit=unit, split=None, is_time=True, description=description)
 
 
-TRAINING: Mapping[str, Metric] = {
+TRAINING = {
     **_losses("dev"),
     **TRAINING_COST,
     "train_bytes": fixed("minimize", "bytes", "Bytes trained on, each as often as it was read."),
     "train_bytes_per_s": _time("maximize", "bytes/s", "Bytes of text per second of the training steps."),
 }
 """Of a training; examples are sequences of packed lines."""
-DISTILLATION: Mapping[str, Metric] = {
-    "dev/loss": Metric(
-        direction="minimize",
+DISTILLATION = {
+    "dev/loss": less(
         unit="squared distance",
         split="dev",
         description="Mean squared distance of hidden states under new and old tokens; of an untied output "
@@ -51,20 +48,18 @@ DISTILLATION: Mapping[str, Metric] = {
     **TRAINING_COST,
 }
 """Of the fitting of new rows; examples are contexts."""
-TEXT_MEASURES: Mapping[str, Metric] = {
+TEXT_MEASURES = {
     "text/tokens_per_word": fixed("minimize", "tokens", "Mean tokens per space-separated word of test."),
     "text/tokens_per_byte": fixed("minimize", "tokens", "Mean tokens per byte of test."),
     "text/unknown_tokens": fixed(
         "minimize", "share", "Tokens of test that stand for text outside the vocabulary: cheap to predict."
     ),
-    "text/untrained_tokens": Metric(
-        direction="minimize",
+    "text/untrained_tokens": less(
         unit="share",
-        split=None,
         description="Tokens of test that are new and were never read in the training.",
     ),
 }
-GENERATION: Mapping[str, Metric] = {
+GENERATION = {
     "generation/tokens_per_s": _time(
         "maximize", "tokens/s", "Speed of sampling by transformers with its cache, eight texts at a time."
     ),
@@ -72,9 +67,8 @@ GENERATION: Mapping[str, Metric] = {
         "maximize", "bytes/s", "The same in bytes of text, by the bytes per token of dev."
     ),
 }
-CATCH_UP: Mapping[str, Metric] = {
-    "catch_up/is_reached": Metric(
-        direction="maximize",
+CATCH_UP = {
+    "catch_up/is_reached": more(
         unit="share",
         split="dev",
         description="1 where dev bits per byte became as low as the old vocabulary's best with the same "
@@ -84,12 +78,12 @@ CATCH_UP: Mapping[str, Metric] = {
         "minimize", "s", "Seconds of training until then; all of them where it never was, which favours it."
     ),
 }
-TASK: Mapping[str, Metric] = {
+TASK = {
     **TEXT,
     **{name: metric for name, metric in OUTPUT.items() if not name.endswith("reference_length")},
 }
 """Of what is written in a task."""
-METRICS: Mapping[str, Metric] = {
+METRICS = {
     **TRAINING,
     **_losses("test"),
     **prefixed("old_domain", _losses("test")),

@@ -23,6 +23,7 @@ from nlgraft.evaluation.translation import complete, speed_signature
 from nlgraft.nn.modes import seeded, synchronize
 from nlgraft.nn.transformers_lms import TransformersCausalLM, fresh_llama, load_causal_lm
 from nlgraft.pipeline.stage import StageContext
+from nlgraft.stages.run.seq2seq_stages import HYPOTHESES_FILE, write_output_measures
 from nlgraft.stages.run.text_stages import REPORT_FILE, read_encoded
 from nlgraft.stages.run.training_task import (
     KEPT,
@@ -31,13 +32,12 @@ from nlgraft.stages.run.training_task import (
     write_scores,
     write_split,
 )
-from nlgraft.stages.run.translation_stages import HYPOTHESES_FILE, write_output_measures
 from nlgraft.stages.seq2seq_graph import TARGET
-from nlgraft.stages.shared_kinds import SIDE, TrainLanguageModelInputs
+from nlgraft.stages.stage_kind import SIDE, TrainLanguageModelInputs
 from nlgraft.text.batches import Ragged
-from nlgraft.text.corpora import read_corpus
+from nlgraft.text.corpora import read_corpus, read_splits
 from nlgraft.text.files import JoinedLines, chunks, read_json, write_json
-from nlgraft.text.word_tokenizers import TOKENIZER_FILE, learn_byte_tokenizer
+from nlgraft.text.tokenizers import TOKENIZER_FILE, learn_byte_tokenizer
 from nlgraft.training.adapters import ADAPTER, add_adapters
 from nlgraft.training.causal_text import (
     LineEnds,
@@ -65,7 +65,6 @@ from nlgraft.training.token_distillation import (
 )
 from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, LoraConfig, ParameterGroup
 from nlgraft.training.views import Encoded, IntArray, surround, write_encoded
-from nlgraft.vocab.tokenizers.directories import copy_settings, copy_tokenizer
 from nlgraft.vocab.tokenizers.encoding import (
     count_tokens,
     encode_batch,
@@ -73,7 +72,7 @@ from nlgraft.vocab.tokenizers.encoding import (
     text_encoder,
 )
 from nlgraft.vocab.tokenizers.extension import learn_extension
-from nlgraft.vocab.tokenizers.loading import load_vocabulary
+from nlgraft.vocab.tokenizers.loading import copy_settings, copy_tokenizer, load_vocabulary
 from nlgraft.vocab.tokenizers.pruning import prune_tokenizer
 from nlgraft.vocab.transfer_plan import TransferPlan
 from trainables.llm_vocabulary.config import SOURCE
@@ -116,7 +115,6 @@ def read_released(context: StageContext) -> None:
 def train(context: StageContext) -> None:
     """Train a causal language model; write it as a directory of transformers, with its dev scores."""
     settings, inputs = TRAIN_CAUSAL.read(context)
-    assert context.seed is not None, "the graph gives every training a seed"
     ends = LineEnds.of(load_vocabulary(inputs.tokenizer))
     model = _start_model(settings, inputs, context, ends)
     check_positions(model, settings.max_tokens)
@@ -144,7 +142,6 @@ def train(context: StageContext) -> None:
 def distil(context: StageContext) -> None:
     """Fit new rows to the states of the model with its old vocabulary; write it with its plan."""
     settings, inputs = DISTILLED.read(context)
-    assert context.seed is not None, "the graph gives every training a seed"
     teacher = load_causal_lm(str(inputs.teacher), None).to(context.device).eval().requires_grad_(False)
     model = load_causal_lm(str(inputs.start), None)
     num_layers = model.model.config.get_text_config().num_hidden_layers
@@ -205,8 +202,8 @@ def _start_model(
 ) -> TransformersCausalLM:
     if inputs.start is not None:
         return load_causal_lm(str(inputs.start), None)
-    if settings.llama is None or context.seed is None:
-        raise ContractError(f"stage {context.stage.name}: give it a start, or a llama and a seed")
+    if settings.llama is None:
+        raise ContractError(f"stage {context.stage.name}: give it a start, or a llama")
     return fresh_llama(
         settings.llama,
         len(load_vocabulary(inputs.tokenizer)),
@@ -368,8 +365,7 @@ def encode_pairs(context: StageContext) -> None:
     tokenizer = open_tokenizer(inputs.tokenizer / TOKENIZER_FILE)
     ends = LineEnds.of(load_vocabulary(inputs.tokenizer))
     report = {}
-    for directory in sorted(path for path in inputs.corpus.iterdir() if path.is_dir()):
-        corpus, split = read_corpus(directory), directory.name
+    for split, corpus in read_splits(inputs.corpus).items():
         prompts, num_cut_prompts = _prompts(tokenizer, corpus.text(TEXT), settings)
         targets = surround(Ragged.of(encode_batch(tokenizer, corpus.text(TARGET))), (), (ends.end,))
         targets, num_cut_targets = targets.truncated(settings.max_target_tokens)
@@ -447,10 +443,9 @@ def encode(context: StageContext) -> None:
     """Encode all splits that the corpus has; no line is cut."""
     _, inputs = ENCODED_LINES.read(context)
     encoder = text_encoder(inputs.tokenizer, load_vocabulary(inputs.tokenizer))
-    for directory in sorted(path for path in inputs.corpus.iterdir() if path.is_dir()):
-        lines = lines_of(inputs.corpus, directory.name)
-        parts = ((TEXT, Ragged.of(encoder(chunk))) for chunk in chunks(lines))
-        write_encoded(context.directory / f"{directory.name}.safetensors", parts)
+    for split in read_splits(inputs.corpus):
+        parts = ((TEXT, Ragged.of(encoder(chunk))) for chunk in chunks(lines_of(inputs.corpus, split)))
+        write_encoded(context.directory / f"{split}.safetensors", parts)
 
 
 # What a vocabulary makes of a text, how fast a model writes with it, and when it has caught up.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -187,7 +187,7 @@ class LanguageModelsConfig(StrictConfig):
 class Config(StrictConfig):
     """A trial: pretrain language models, train an encoder-decoder on their states, test it."""
 
-    READ_WHEN: ClassVar[ReadWhen] = READ_WHEN
+    READ_WHEN = READ_WHEN
 
     data: DataConfig
     """The corpora."""

@@ -29,8 +29,7 @@ from nlgraft.stages.seq2seq_graph import (
     TranslationInputs,
     learned_scores,
 )
-from nlgraft.stages.shared_kinds import CorpusInputs, EncodeSettings
-from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
+from nlgraft.stages.stage_kind import CorpusInputs, EncodeSettings, Inputs, Settings, StageKind, T
 from nlgraft.text.corpus_config import Split
 from nlgraft.training.train_config import (
     ALL_LEARNED,

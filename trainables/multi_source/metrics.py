@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from nlgraft.stages.metrics import (
     DOCUMENTS,
     MASKED,
@@ -14,10 +12,9 @@ from nlgraft.stages.metrics import (
     TRAINING,
     prefixed,
 )
-from nlgraft.study.data.system import Metric
 from trainables.multi_source.config import MAX_FOREIGN
 
-METRICS: Mapping[str, Metric] = {
+METRICS = {
     **TRAINING,
     **START,
     **NATS_PER_CHAR,

@@ -9,7 +9,7 @@ from nlgraft.basics.errors import DataError
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.run.text_stages import REPORT_FILE, encode_lines, open_tokenizer
 from nlgraft.text.batches import Ragged
-from nlgraft.text.corpora import Corpus, read_corpus, write_corpus
+from nlgraft.text.corpora import Corpus, read_corpus, read_splits, write_corpus
 from nlgraft.text.files import write_json
 from nlgraft.training.views import Encoded
 from trainables.multi_source.graph import (
@@ -42,9 +42,7 @@ def encode_languages(context: StageContext) -> None:
 def pair_sentences(context: StageContext) -> None:
     """Make examples of each sentence and the previous one in its document."""
     settings, inputs = DOCUMENTS.read(context)
-    for directory in sorted(path for path in inputs.corpus.iterdir() if path.is_dir()):
-        split = directory.name
-        corpus = read_corpus(directory)
+    for split, corpus in read_splits(inputs.corpus).items():
         assert corpus.target is not None
         before = previous(corpus.sources[0], corpus.documents)
         if settings.kind == "previous":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, ClassVar, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
@@ -38,7 +38,7 @@ Layers = (
 States = Literal["fp32", "fp16", "bf16", "live"]
 PrlmName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 
-_BRANCHING: tuple[MergeName, ...] = get_args(MergeName)
+_BRANCHING = get_args(MergeName)
 _BRANCHED: Condition = {"fusion.merge": _BRANCHING}
 _FUSED: Condition = {"fusion.merge": ("direct", *_BRANCHING)}
 _READS: Condition = {"fusion.weights": ("pretrained", "random")}
@@ -269,7 +269,7 @@ class PrlmFusionConfig(MergeConfig):
 class Config(StrictConfig):
     """A trial: pretrain or take language models, fuse them into a Transformer, train and test it."""
 
-    READ_WHEN: ClassVar[ReadWhen] = READ_WHEN
+    READ_WHEN = READ_WHEN
 
     data: DataConfig
     """The corpora."""

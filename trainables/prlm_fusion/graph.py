@@ -25,8 +25,7 @@ from nlgraft.stages.seq2seq_graph import (
     EncodedText,
     TrainSettings,
 )
-from nlgraft.stages.shared_kinds import TrainingSettings
-from nlgraft.stages.stage_kind import Inputs, StageKind, T
+from nlgraft.stages.stage_kind import Inputs, StageKind, T, TrainingSettings
 from nlgraft.text.files import expand
 from nlgraft.training.train_config import (
     ALL_LEARNED,

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from nlgraft.stages.metrics import EXTRACTS, NATS_PER_CHAR, OUTPUT, TEXT, TRAINING, prefixed
-from nlgraft.study.data.system import Metric
+from nlgraft.stages.metrics import EXTRACTS, NATS_PER_CHAR, OUTPUT, TEXT, TRAINING, less, prefixed
 
 _PRETRAINED = {
     "bert": ("BERT", "nats per masked token"),
@@ -13,7 +10,7 @@ _PRETRAINED = {
     "electra": ("ELECTRA, generator and weighted discriminator", "nats per masked token"),
     "distilbert": ("DistilBERT, all terms of the loss", "nats per masked token"),
 }
-METRICS: Mapping[str, Metric] = {
+METRICS = {
     **TRAINING,
     **NATS_PER_CHAR,
     **TEXT,
@@ -21,8 +18,7 @@ METRICS: Mapping[str, Metric] = {
     **EXTRACTS,
     **prefixed("first_stage", TRAINING),
     **{
-        f"{kind}/dev_loss": Metric(
-            direction="minimize",
+        f"{kind}/dev_loss": less(
             unit=unit,
             split="dev",
             description=f"Mean loss of a pretrained {name}; of the last one where a trial has several.",

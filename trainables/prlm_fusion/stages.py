@@ -17,7 +17,7 @@ from nlgraft.nn.transformers_lms import quiet_transformers
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.run.text_stages import read_encoded, training_budget
 from nlgraft.stages.run.training_task import TrainingTask, write_split
-from nlgraft.text.word_tokenizers import TOKENIZER_FILE
+from nlgraft.text.tokenizers import TOKENIZER_FILE
 from nlgraft.training.losses import Loss
 from nlgraft.training.masked_text import SCORING_SEED, MaskedData, Masker, MaskingIds
 from nlgraft.training.seeds import derive_seed
@@ -43,7 +43,6 @@ _SIGNATURE = "mean of the objective over its predictions"
 def pretrain(context: StageContext) -> None:
     """Train a language model and write it with its tokenizer and its dev loss."""
     settings, inputs = PRETRAIN.read(context)
-    assert context.seed is not None
     vocabulary = load_vocabulary(inputs.tokenizer)
     ids = MaskingIds.of(vocabulary)
     masking = settings.masking or MaskingConfig(unit="token")

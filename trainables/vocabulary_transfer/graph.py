@@ -6,14 +6,13 @@ Arms share the pretrained model, and arms with the same vocabulary its tokenizer
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 
 from nlgraft.pipeline.stage import Stage, StageGraph
-from nlgraft.stages import classification_graph as class_pieces
 from nlgraft.stages import masked_lm_graph as masked_pieces
 from nlgraft.stages import seq2seq_graph as pieces
-from nlgraft.stages.classification_graph import ScoreClassifierInputs
-from nlgraft.stages.masked_lm_graph import MaskedText, TrainMaskedSettings
+from nlgraft.stages.masked_lm_graph import MaskedText, ScoreClassifierInputs, TrainMaskedSettings
 from nlgraft.stages.stage_kind import Inputs, NoSettings, Settings, StageKind, T
 from nlgraft.text.corpus_config import AnyCorpus
 from trainables.vocabulary_transfer.config import KEPT, PLAN_METHODS, SCRATCH, Config, SplitConfig
@@ -162,22 +161,16 @@ class _Builder:
 
     def scores(self, splits: tuple[str, ...]) -> Stage:
         """Train the classifier and score it."""
-        trained = class_pieces.trained_classifier(
-            "classifier", self.body, self.corpus, self.text, self.config.classification, seed=self.seed
+        trained = masked_pieces.trained_classifier(
+            "classifier", self.body, self.text, self.config.classification, seed=self.seed
         )
         text = MeasureInputs(corpus=self.corpus, tokenizer=self.text.tokenizer, old_tokenizer=self.old)
-        read = ScoreClassifierInputs(
-            classifier=trained,
-            body=self.body,
-            corpus=self.corpus,
-            encoded=self.text.encoded,
-            tokenizer=self.text.tokenizer,
-        )
+        read = ScoreClassifierInputs(classifier=trained, body=self.body, **self.text.inputs)
         further = {
             "text": MEASURES.stage("text_measures", NoSettings(), text),
             "speed": SPEED.stage("speed", NoSettings(), read),
         }
-        return class_pieces.classifier_scores(trained, self.body, self.corpus, self.text, splits, further)
+        return masked_pieces.classifier_scores(replace(read, further=further), splits)
 
 
 def _have_one_origin(*corpora: AnyCorpus) -> bool:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from nlgraft.stages.metrics import CLASSIFICATION, EXCHANGE, MASKED, TRAINING, fixed, prefixed
-from nlgraft.study.data.system import Metric
+from nlgraft.stages.metrics import CLASSIFICATION, EXCHANGE, MASKED, TRAINING, fixed, more, prefixed
 
 NUM_LENGTHS = 4
 """Number of groups by length into which the dev lines are divided to measure speed."""
 
 
-MEASURES: Mapping[str, Metric] = {
+MEASURES = {
     "text/documents": fixed("maximize", "lines", "Lines of downstream text, all splits (Table 2)."),
     "text/bytes": fixed("maximize", "bytes", "Downstream text in UTF-8, all splits (Table 2)."),
     "text/unique_words": fixed("maximize", "words", "Distinct space-separated words, all splits (Table 2)."),
@@ -31,11 +28,9 @@ MEASURES: Mapping[str, Metric] = {
         "Self-information of test tokens in the trial's vocabulary relative to the old one (Figure 4).",
     ),
 }
-SPEEDS: Mapping[str, Metric] = {
-    f"{task}/lines_per_s.length_{group}": Metric(
-        direction="maximize",
+SPEEDS = {
+    f"{task}/lines_per_s.length_{group}": more(
         unit="lines/s",
-        split=None,
         is_time=True,
         description=f"Speed of {passes} in fp32 on quarter {group} of the dev lines by length, the shortest "
         "first.",
@@ -43,7 +38,7 @@ SPEEDS: Mapping[str, Metric] = {
     for task, passes in (("inference", "the forward pass"), ("training", "forward and backward pass"))
     for group in range(1, NUM_LENGTHS + 1)
 }
-METRICS: Mapping[str, Metric] = {
+METRICS = {
     **CLASSIFICATION,
     **MEASURES,
     **SPEEDS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import timeit
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -17,8 +17,8 @@ from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.run.text_stages import read_encoded
 from nlgraft.text.corpora import Corpus, read_corpus, write_corpus
 from nlgraft.text.corpus_config import SPLITS
-from nlgraft.text.word_tokenizers import TOKENIZER_FILE, encode_words
-from nlgraft.training.classification_training import (
+from nlgraft.text.tokenizers import TOKENIZER_FILE, encode_words
+from nlgraft.training.masked_lm_training import (
     LabelledBatch,
     LabelledData,
     classification_objective,
@@ -44,12 +44,12 @@ def split(context: StageContext) -> None:
     """Pool the examples of a corpus and split them again, stratified by label."""
     settings, inputs = SPLIT.read(context)
     corpora = [read_corpus(inputs.pooled / name) for name in SPLITS]
-    streams: dict[str, list[str]] = {
+    streams = {
         role: [line for corpus in corpora for line in corpus.streams()[role]] for role in corpora[0].streams()
     }
+    pooled = Corpus.from_streams(streams)
     for name, rows in stratified(streams["label"], streams["source 0"], settings.split).items():
-        chosen = {role: [lines[row] for row in rows] for role, lines in streams.items()}
-        write_corpus(Corpus.from_streams(chosen), context.directory / name)
+        write_corpus(pooled.at(rows), context.directory / name)
 
 
 def leave_out(context: StageContext) -> None:
@@ -63,17 +63,16 @@ def leave_out(context: StageContext) -> None:
     """
     _, inputs = APART.read(context)
     dev, test = (set(read_corpus(inputs.left_out / name).sources[0]) for name in ("dev", "test"))
-    scored: dict[str, set[str]] = {"train": dev | test, "dev": test, "test": set()}
+    scored = {"train": dev | test, "dev": test, "test": set()}
     for name in SPLITS:
-        streams = read_corpus(inputs.corpus / name).streams()
-        kept = [row for row, line in enumerate(streams["source 0"]) if line not in scored[name]]
+        corpus = read_corpus(inputs.corpus / name)
+        kept = [row for row, line in enumerate(corpus.sources[0]) if line not in scored[name]]
         if not kept:
             raise DataError(
                 f"data.downstream is scored on every line of {name} of data.unlabelled or data.upstream; "
                 "give text there on which nothing is scored, or leave data.unlabelled out"
             )
-        chosen = {role: [lines[row] for row in kept] for role, lines in streams.items()}
-        write_corpus(Corpus.from_streams(chosen), context.directory / name)
+        write_corpus(corpus.at(kept), context.directory / name)
 
 
 def stratified(labels: Sequence[str], lines: Sequence[str], config: SplitConfig) -> dict[str, list[int]]:
@@ -137,7 +136,7 @@ def measure_text(context: StageContext) -> None:
     num_bytes = sum(len(line.encode()) for line in lines["test"])
     num_words = sum(len(line.split()) for line in lines["test"])
     information = self_information(np.bincount(new))
-    of_all: Mapping[str, float] = {
+    of_all = {
         "text/documents": len(everything),
         "text/bytes": sum(len(line.encode()) for line in everything),
         "text/unique_words": len({word for line in everything for word in line.split()}),
@@ -190,7 +189,7 @@ def measure_speed(context: StageContext) -> None:
 
     scores = {}
     signature = f"batch:{LINES}|best-of:{BATCHES}|device:{torch.device(context.device).type}"
-    tasks: dict[str, Callable[[LabelledBatch], None]] = {"inference": infer, "training": learn}
+    tasks = {"inference": infer, "training": learn}
     for group, rows in enumerate(np.array_split(order, NUM_LENGTHS), start=1):
         batch = data.batch(rows[:: max(1, len(rows) // LINES)][:LINES]).to(context.device)
         for task, run in tasks.items():

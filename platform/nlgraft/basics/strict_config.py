@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
@@ -68,6 +68,8 @@ class StrictConfig(BaseModel):
     ``use_attribute_docstrings`` parses the source of every class on import, a quarter of `nlgraft validate`.
     """
 
+    READ_WHEN: ClassVar[ReadWhen] = {}
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     @model_validator(mode="after")
@@ -82,5 +84,5 @@ class StrictConfig(BaseModel):
 
     def __dir__(self) -> list[str]:
         """List own names for completion, without pydantic's."""
-        hidden = set(dir(BaseModel)) - set(dir(object)) - set(type(self).model_fields)
+        hidden = {*dir(BaseModel), "READ_WHEN"} - set(dir(object)) - set(type(self).model_fields)
         return [name for name in super().__dir__() if name not in hidden]

@@ -10,6 +10,8 @@ import click
 
 from nlgraft.basics.errors import EXIT_FAILED, DataError, StudyError, user_errors
 from nlgraft.commands.study_command import (
+    DIRECTORY,
+    FILE,
     find_study,
     has_json,
     has_storage,
@@ -25,9 +27,12 @@ if TYPE_CHECKING:
     from nlgraft.study.public import Study
 
 
-@click.command("pack")
+_if_sure = click.option("--yes", "is_sure", is_flag=True, help="Remove; otherwise it is only shown.")
+
+
+@click.command
 @with_study()
-@click.option("--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="File to write.")
+@click.option("--out", required=True, type=FILE, help="File to write.")
 @click.option("--without-models", is_flag=True, help="Leave weights out: the tables can still be checked.")
 def pack(study: Study, out: Path, without_models: bool) -> None:
     """Pack a study with artifacts, ledger and text into one file, which `check` judges again.
@@ -42,9 +47,9 @@ def pack(study: Study, out: Path, without_models: bool) -> None:
     click.echo(str(out))
 
 
-@click.command("unpack")
-@click.argument("archive", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="New store.")
+@click.command
+@click.argument("archive", type=FILE)
+@click.option("--out", required=True, type=DIRECTORY, help="New store.")
 @user_errors
 def unpack(archive: Path, out: Path) -> None:
     """Unpack a study into a store of its own, to report, export or continue it."""
@@ -55,8 +60,8 @@ def unpack(archive: Path, out: Path) -> None:
     click.echo(str(out))
 
 
-@click.command("check")
-@click.argument("archive", type=click.Path(dir_okay=False, path_type=Path))
+@click.command
+@click.argument("archive", type=FILE)
 @has_json
 @user_errors
 def check(archive: Path, is_json: bool) -> None:
@@ -78,7 +83,7 @@ def check(archive: Path, is_json: bool) -> None:
         raise SystemExit(EXIT_FAILED)
 
 
-@click.command("ls")
+@click.command
 @has_storage
 @has_json
 @reads_studies
@@ -114,9 +119,9 @@ def ls(storage: str | None, is_json: bool) -> None:
     plain_table(("study", "size (alone)", "last run", "registered", "trials"), shown)
 
 
-@click.command("rm")
+@click.command
 @study_arguments("STUDY")
-@click.option("--yes", "is_sure", is_flag=True, help="Remove; otherwise it is only shown.")
+@_if_sure
 @has_storage
 def rm(study_file: str, overrides: tuple[str, ...], is_sure: bool, storage: str | None) -> None:
     """Remove a study from its store: trials and artifacts that no other study needs. Shown first.
@@ -139,8 +144,8 @@ def rm(study_file: str, overrides: tuple[str, ...], is_sure: bool, storage: str 
     _carry_out(StoreContents(store).without(name), store, is_sure)
 
 
-@click.command("gc")
-@click.option("--yes", "is_sure", is_flag=True, help="Remove; otherwise it is only shown.")
+@click.command
+@_if_sure
 @click.option(
     "--loose-trials",
     "has_loose",
@@ -157,7 +162,7 @@ def gc(is_sure: bool, has_loose: bool, storage: str | None) -> None:
     _carry_out(StoreContents(store).leftovers(has_loose_trials=has_loose), store, is_sure)
 
 
-@click.command("config")
+@click.command
 @with_study()
 @click.option("--cell", default="baseline", show_default=True, help="factor=level, or the name of a level.")
 @has_json
@@ -180,7 +185,7 @@ def config(study: Study, cell: str, is_json: bool) -> None:
         click.echo(write_yaml(values), nl=False)
 
 
-@click.command("diff")
+@click.command
 @click.argument("first", metavar="LEFT")
 @click.argument("second", metavar="RIGHT")
 @has_storage
@@ -201,7 +206,7 @@ def diff(first: str, second: str, storage: str | None, is_json: bool) -> None:
         plain_table((part, old.variant, new.variant), rows or [("no difference", "", "")])
 
 
-@click.command("compare")
+@click.command
 @click.argument("hypotheses", nargs=-1, metavar="[HYP...]")
 @click.option("--ref", "reference", help="File of references, a line for each hypothesis.")
 @click.option(

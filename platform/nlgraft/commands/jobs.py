@@ -26,7 +26,7 @@ def _write(text: str) -> None:
     click.echo(text, nl=False, err=True)
 
 
-@click.command("submit")
+@click.command
 @study_arguments()
 @_has_server
 @click.option("--storage", help="Artifact store: directory or URI that the cluster can reach.")
@@ -112,7 +112,7 @@ def job_of(study: Study, address: str | None) -> tuple[JobServer, Job]:
     return server, job
 
 
-@click.command("logs")
+@click.command
 @with_study()
 @_has_server
 @click.option("--follow", is_flag=True, help="Go on until the job ends.")
@@ -128,7 +128,7 @@ def logs(study: Study, address: str | None, follow: bool) -> None:
         click.echo(server.logs(job), nl=False)
 
 
-@click.command("stop")
+@click.command
 @with_study()
 @_has_server
 def stop(study: Study, address: str | None) -> None:

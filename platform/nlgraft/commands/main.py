@@ -18,13 +18,14 @@ import click
 
 from nlgraft.basics.errors import EXIT_DOES_NOT_FIT, EXIT_FAILED, DataError
 from nlgraft.basics.wording import count
-from nlgraft.commands.findings import ablation_path, agreement
 from nlgraft.commands.housekeeping import check, compare, config, diff, ls, pack, rm, unpack
 from nlgraft.commands.housekeeping import gc as collect
 from nlgraft.commands.jobs import job_of, logs, stop, submit
-from nlgraft.commands.ledger import ledger, register, try_proposal, verify
+from nlgraft.commands.ledger import ablation_path, agreement, ledger, register, try_proposal, verify
 from nlgraft.commands.start import doctor, init, schema, studies, systems
 from nlgraft.commands.study_command import (
+    DIRECTORY,
+    FILE,
     calling_at_end,
     duration_of,
     find_study,
@@ -78,7 +79,7 @@ def main() -> None:
     atexit.register(gc.freeze)
 
 
-@click.command("validate")
+@click.command
 @study_arguments()
 def validate(study_file: str, overrides: tuple[str, ...]) -> None:
     """Check a study and its data; print every problem and what is allowed."""
@@ -95,7 +96,7 @@ def validate(study_file: str, overrides: tuple[str, ...]) -> None:
     click.echo(f"{study_file}: valid; {size}", err=True)
 
 
-@click.command("plan")
+@click.command
 @with_study("STUDY.yaml")
 @has_tracking
 @has_json
@@ -124,7 +125,7 @@ def plan(study: Study, tracking_uri: str | None, is_json: bool) -> None:
         raise SystemExit(EXIT_DOES_NOT_FIT)
 
 
-@click.command("validity")
+@click.command
 @with_study("STUDY.yaml")
 @click.option("--simulations", default=1000, show_default=True, type=click.IntRange(min=100))
 @has_json
@@ -140,7 +141,7 @@ def validity(study: Study, simulations: int, is_json: bool) -> None:
         validity_table(study.variant, simulated.to_json())
 
 
-@click.command("run")
+@click.command
 @with_study("STUDY.yaml")
 @has_json
 @click.option("--only", multiple=True, metavar="FACTOR=LEVEL", help="Run only these cells and the baseline.")
@@ -194,7 +195,7 @@ def _run(study: Study, is_json: bool, address: str | None, **options: Any) -> No
         raise SystemExit(EXIT_FAILED)
 
 
-@click.command("trial")
+@click.command
 @with_study("STUDY.yaml")
 @click.option(
     "--cell",
@@ -227,7 +228,7 @@ def trial(study: Study, cell: tuple[str, ...], seed: int | None, is_json: bool) 
         raise SystemExit(EXIT_FAILED)
 
 
-@click.command("status")
+@click.command
 @with_study()
 @has_json
 @has_address("Job server, e.g. http://HEAD:8265: say how its job of the study is.")
@@ -250,12 +251,12 @@ def status(study: Study, is_json: bool, address: str | None) -> None:
         status_table(api.status(study))
 
 
-@click.command("watch")
+@click.command
 @with_study()
 @click.option(
     "--out",
     metavar="PAGE.html",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     help="Write a page, too, that a browser loads again by itself: running trials, cells, dev curves.",
 )
 def watch(study: Study, out: Path | None) -> None:
@@ -275,7 +276,7 @@ def watch(study: Study, out: Path | None) -> None:
     watch_status(lambda: api.status(study), write_page)
 
 
-@click.command("report")
+@click.command
 @with_study()
 @click.option(
     "--format",
@@ -286,12 +287,12 @@ def watch(study: Study, out: Path | None) -> None:
 )
 @click.option(
     "--out",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=DIRECTORY,
     help="Directory for files. Default: print.",
 )
 @click.option(
     "--paper",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=DIRECTORY,
     help="Directory for a paper: LaTeX tables, numbers and methods, figures (PDF, SVG), BibTeX, examples, "
     "answers to a checklist.",
 )
@@ -328,7 +329,7 @@ def report(
     _write("--out", out, lambda: result.report(out, names, beside))
 
 
-@click.command("why")
+@click.command
 @click.argument("study_name", metavar="STUDY")
 @click.argument("cell")
 @click.argument("overrides", nargs=-1)

@@ -32,8 +32,7 @@ from nlgraft.text.corpus_checks import normalization_warning
 from nlgraft.text.corpus_config import FilesConfig, SplitFiles
 from nlgraft.text.files import read_json, without_compression
 from nlgraft.text.tokenizer_config import LEAST_BYTE_TOKENS, LearnedTokenizerConfig, WordTokenizerConfig
-from nlgraft.text.tokenizers import required_pieces
-from nlgraft.text.word_tokenizers import required_tokens
+from nlgraft.text.tokenizers import required_pieces, required_tokens
 
 SCALES = ("minutes", "evening", "gpu")
 TEMPLATE = "init.yaml.j2"
@@ -109,7 +108,7 @@ class NewStudy:
     folder: Path
     num_examples: Mapping[str, int]
     plans: Mapping[str, Plan] = field(repr=False)
-    notes: Sequence[str] = ()
+    notes: Sequence[str]
 
 
 def write_study(
@@ -269,7 +268,7 @@ def _floor(splits: Mapping[str, Corpus], metric: str, num_scored: int) -> list[s
     """Say from which score a cell has learned anything, as the report will judge it."""
     from nlgraft.analysis.estimates.trivial import NEAR, Trivial, trivial_texts  # takes .2 s to import
 
-    test, num_lines = _chosen(splits["test"], range(num_scored)), len(splits["train"])
+    test, num_lines = splits["test"].at(range(num_scored)), len(splits["train"])
     is_part = num_scored < len(splits["test"])
     part = f"; @minutes scores {num_scored:,} of {len(splits['test']):,} test lines, @gpu all"
     if test.labels is not None:
@@ -384,7 +383,7 @@ def _split(
 
 def _without(corpus: Corpus, held_out: Mapping[str, Corpus]) -> Corpus:
     held_keys = {key for lines in held_out.values() for keys in _keys(lines) for key in keys}
-    return _chosen(corpus, [n for n, keys in enumerate(_keys(corpus)) if held_keys.isdisjoint(keys)])
+    return corpus.at([n for n, keys in enumerate(_keys(corpus)) if held_keys.isdisjoint(keys)])
 
 
 def _keys(corpus: Corpus) -> list[list[object]]:
@@ -422,7 +421,7 @@ def _divide(corpus: Corpus, sizes: Mapping[str, int]) -> dict[str, Corpus]:
         part_of |= dict.fromkeys(group, names[len(part_of)])
     # In random order, since limits take the first lines.
     shuffled_examples = random.Random(3).sample(range(len(corpus)), len(corpus))
-    return {name: _chosen(corpus, [n for n in shuffled_examples if part_of[n] == name]) for name in sizes}
+    return {name: corpus.at([n for n in shuffled_examples if part_of[n] == name]) for name in sizes}
 
 
 def _groups(corpus: Corpus) -> list[list[int]]:
@@ -438,11 +437,6 @@ def _groups(corpus: Corpus) -> list[list[int]]:
     for example, group in enumerate(connected_components(links, directed=False)[1]):
         groups[group].append(example)
     return [*groups.values()]
-
-
-def _chosen(corpus: Corpus, examples: Sequence[int]) -> Corpus:
-    streams = corpus.streams().items()
-    return Corpus.from_streams({role: [lines[example] for example in examples] for role, lines in streams})
 
 
 def _text_values(

@@ -10,10 +10,18 @@ from typing import Any
 import click
 
 from nlgraft.basics.errors import EXIT_FAILED, DataError, user_errors
-from nlgraft.commands.study_command import has_address, has_json, has_tracking, print_json, reads_studies
+from nlgraft.commands.study_command import (
+    DIRECTORY,
+    FILE,
+    has_address,
+    has_json,
+    has_tracking,
+    print_json,
+    reads_studies,
+)
 
 
-@click.command("systems")
+@click.command
 @click.argument("name", required=False)
 @click.argument("prefix", default="")
 @click.option("--essential", "is_essential", is_flag=True, help="Only settings that many studies set.")
@@ -58,7 +66,7 @@ def systems(name: str | None, prefix: str, is_essential: bool, has_metrics: bool
         settings_screen.show_system(system, knobs)
 
 
-@click.command("studies")
+@click.command
 @has_json
 @user_errors
 def studies(is_json: bool) -> None:
@@ -73,7 +81,7 @@ def studies(is_json: bool) -> None:
         settings_screen.show_studies(shipped)
 
 
-@click.command("init")
+@click.command
 @click.argument("system")
 @click.option(
     "--source", "sources", multiple=True, required=True, help="Text, a line per example; once per source."
@@ -95,13 +103,13 @@ def studies(is_json: bool) -> None:
 @click.option("--upstream-target", help="Its targets.")
 @click.option(
     "--checkpoint",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=DIRECTORY,
     help="A released model in this directory instead of a pretraining.",
 )
 @click.option(
     "--language", "languages", multiple=True, help="Of each source, then of the target: multi_source."
 )
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Default: SYSTEM.yaml.")
+@click.option("--out", type=FILE, help="Default: SYSTEM.yaml.")
 @reads_studies
 def init(
     system: str,
@@ -163,7 +171,7 @@ def _held(split: str, sources: tuple[str, ...], text: dict[str, Any]) -> tuple[A
     return tuple(files.values())
 
 
-@click.command("schema")
+@click.command
 @click.argument("system", required=False)
 @reads_studies
 def schema(system: str | None) -> None:
@@ -178,7 +186,7 @@ def schema(system: str | None) -> None:
     click.echo(json.dumps(Study.json_schema(path), indent=2))
 
 
-@click.command("doctor")
+@click.command
 @click.option(
     "--storage", default="nlgraft_store", show_default=True, help="Artifact store: directory or URI."
 )

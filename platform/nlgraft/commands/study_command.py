@@ -29,6 +29,8 @@ has_tracking = click.option(
 )
 
 
+FILE = click.Path(dir_okay=False, path_type=Path)
+DIRECTORY = click.Path(file_okay=False, path_type=Path)
 _SIGNALS = 128
 """Exit codes above it are those of signals."""
 _ADDRESS = re.compile(r"auto|local|\w+://\S+|(\[\S+\]|[^\s:]+):\d{1,5}")

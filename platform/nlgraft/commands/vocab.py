@@ -12,10 +12,7 @@ import click
 
 from nlgraft.basics.errors import EXIT_FAILED, DataError, user_errors
 from nlgraft.basics.wording import visible
-from nlgraft.commands.study_command import has_json, print_json
-
-_DIRECTORY = click.Path(file_okay=False, path_type=Path)
-_FILE = click.Path(dir_okay=False, path_type=Path)
+from nlgraft.commands.study_command import DIRECTORY, FILE, has_json, print_json
 
 
 def _file_errors(command: Callable[..., None]) -> Callable[..., None]:
@@ -70,7 +67,7 @@ def vocab() -> None:
     """
 
 
-@vocab.command("plan")
+@vocab.command
 @click.option("--old", required=True, metavar="TOK", help="The model's tokenizer.")
 @click.option("--new", metavar="TOK", help="The new tokenizer.")
 @click.option(
@@ -81,7 +78,7 @@ def vocab() -> None:
 )
 @click.option("--method", show_default="avg", help="Method for missing rows; see vocab methods.")
 @click.option("--donor", metavar="MODEL", help="A model that has the new tokens, for method omp.")
-@click.option("--out", type=_DIRECTORY, help="Directory for plan and new tokenizer; without it, only report.")
+@click.option("--out", type=DIRECTORY, help="Directory for plan and new tokenizer; without it, only report.")
 @click.option(
     "--cap",
     default="10",
@@ -94,7 +91,7 @@ def vocab() -> None:
 )
 @click.option(
     "--text",
-    type=_FILE,
+    type=FILE,
     multiple=True,
     help="Text of the task, plain, gzip or zstd: for lengths in the report, token vectors.",
 )
@@ -167,12 +164,12 @@ def _transplant(options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-@vocab.command("apply")
+@vocab.command
 @click.option(
-    "--plan", "plan_directory", required=True, type=_DIRECTORY, help="Directory that vocab plan --out wrote."
+    "--plan", "plan_directory", required=True, type=DIRECTORY, help="Directory that vocab plan --out wrote."
 )
 @click.option("--model", required=True, help="The checkpoint; it stays unchanged.")
-@click.option("--out", required=True, type=_DIRECTORY, help="Directory of the new checkpoint.")
+@click.option("--out", required=True, type=DIRECTORY, help="Directory of the new checkpoint.")
 @click.option(
     "--sides",
     type=click.Choice(["both", "decoder", "encoder"]),
@@ -202,7 +199,7 @@ def apply(
     _show(applied, is_json)
 
 
-@vocab.command("verify")
+@vocab.command
 @click.argument("model", metavar="MODEL")
 @has_json
 @_file_errors
@@ -217,7 +214,7 @@ def verify(model: str, is_json: bool) -> None:
     _echo_checks(model, verify_checkpoint(model), is_json)
 
 
-@vocab.command("doctor")
+@vocab.command
 @click.argument("model", metavar="MODEL")
 @has_json
 @_file_errors
@@ -243,8 +240,8 @@ def _echo_checks(model: str, checks: Sequence[Any], is_json: bool) -> None:
 
 @vocab.command("prune")
 @click.argument("tokenizer", metavar="TOK")
-@click.option("--text", type=_FILE, multiple=True, required=True, help="Text in which tokens are counted.")
-@click.option("--out", required=True, type=_DIRECTORY, help="Directory of the new tokenizer.")
+@click.option("--text", type=FILE, multiple=True, required=True, help="Text in which tokens are counted.")
+@click.option("--out", required=True, type=DIRECTORY, help="Directory of the new tokenizer.")
 @click.option(
     "--min-count",
     type=click.IntRange(1),
@@ -264,8 +261,8 @@ def prune_command(tokenizer: str, text: tuple[Path, ...], out: Path, is_json: bo
 
 @vocab.command("extend")
 @click.argument("tokenizer", metavar="TOK")
-@click.option("--text", type=_FILE, multiple=True, required=True, help="Text from which tokens are learned.")
-@click.option("--out", required=True, type=_DIRECTORY, help="Directory of the new tokenizer.")
+@click.option("--text", type=FILE, multiple=True, required=True, help="Text from which tokens are learned.")
+@click.option("--out", required=True, type=DIRECTORY, help="Directory of the new tokenizer.")
 @click.option("--tokens", "num_tokens", type=click.IntRange(1), required=True, help="Tokens to add at most.")
 @click.option(
     "--min-count", type=click.IntRange(1), default=2, show_default=True, help="Occurrences of a new token."
@@ -282,7 +279,7 @@ def extend_command(tokenizer: str, text: tuple[Path, ...], out: Path, is_json: b
     _show(extend(tokenizer, text, out, **options), is_json)
 
 
-@vocab.command("methods")
+@vocab.command
 @has_json
 @user_errors
 def methods(is_json: bool) -> None:

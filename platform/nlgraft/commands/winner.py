@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nlgraft.study.public import Study
 
 
-@click.command("export")
+@click.command
 @with_study()
 @click.option("--cell", help="factor=level, or the name of a level. Default: the best by the objective.")
 @click.option("--seed", type=int, help="A finished seed. Default: that of the median score.")
@@ -63,7 +63,7 @@ def export(
     click.echo(str(out))
 
 
-@click.command("translate")
+@click.command
 @click.argument("directory", type=click.Path(path_type=Path))
 @user_errors
 def translate(directory: Path) -> None:
@@ -78,7 +78,7 @@ def translate(directory: Path) -> None:
     _write(model.translate(*_columns(model)))
 
 
-@click.command("classify")
+@click.command
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.option("--probability", "has_probability", is_flag=True, help="Add the label's probability, by a tab.")
 @user_errors

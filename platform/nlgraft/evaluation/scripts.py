@@ -96,7 +96,7 @@ def choose_tokenizers(
 
 
 def fitting_tokenizers(
-    script: Script | None, bleu: BleuTokenizer | None = None, rouge: RougeTokenizer | None = None
+    script: Script | None, bleu: BleuTokenizer | None, rouge: RougeTokenizer | None
 ) -> TextTokenizers:
     """Return the tokenizers that a study sets; an unset one is the script's, English's for no script."""
     script = script or "english"

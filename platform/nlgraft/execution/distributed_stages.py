@@ -27,10 +27,9 @@ from nlgraft.basics.errors import HostFault, TrialFailed
 from nlgraft.execution.cluster import WorkerGroup
 from nlgraft.execution.cluster_watch import Losses, is_any_lost
 from nlgraft.execution.sweep_board import Mailbox
-from nlgraft.pipeline.execute import THREADS, RecordingReporter, execute_stage
 from nlgraft.pipeline.stage import KillReason, Reporter, Stage, TrialStopped, Worker
 from nlgraft.pipeline.store import StorePlace
-from nlgraft.pipeline.trial import end_of
+from nlgraft.pipeline.trial import THREADS, RecordingReporter, end_of, execute_stage
 from nlgraft.study.planning.cost import num_fitting
 
 _log = logging.getLogger(__name__)

@@ -48,9 +48,9 @@ class JobRequest:
 
     study: Study
     study_file: str
-    overrides: Sequence[str] = ()
-    options: Sequence[str] = ()
-    variables: Sequence[str] = ()
+    overrides: Sequence[str]
+    options: Sequence[str]
+    variables: Sequence[str]
 
 
 def submit_run(request: JobRequest, address: str | None, tell: Callable[[str], object]) -> Job:

@@ -32,10 +32,9 @@ from nlgraft.execution.cluster_watch import (
     return_freed_memory,
 )
 from nlgraft.execution.sweep_board import LEFT_OUT, Outcome
-from nlgraft.pipeline.execute import THREADS, RecordingReporter
 from nlgraft.pipeline.stage import KillReason, StageGraph
 from nlgraft.pipeline.store import ArtifactStore, StorePlace
-from nlgraft.pipeline.trial import one_line, run_trial
+from nlgraft.pipeline.trial import THREADS, RecordingReporter, one_line, run_trial
 
 _log = logging.getLogger(__name__)
 

@@ -15,10 +15,9 @@ from nlgraft.basics.strict_config import StrictConfig
 from nlgraft.pipeline.integrity import first_problem
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.stages.classification_graph import TRAIN_CLASSIFIER
-from nlgraft.stages.masked_lm_graph import ENCODED_WORDS
+from nlgraft.stages.masked_lm_graph import ENCODED_WORDS, TRAIN_CLASSIFIER
 from nlgraft.stages.seq2seq_graph import LAST_SENTENCE, TRANSLATE
-from nlgraft.stages.shared_kinds import CORPUS
+from nlgraft.stages.stage_kind import CORPUS
 from nlgraft.text.corpus_config import CorpusConfig
 from nlgraft.text.files import refuse_special
 

@@ -14,7 +14,7 @@ from nlgraft.analysis.study_result import StudyResult
 from nlgraft.basics.errors import DataError, nearest
 from nlgraft.basics.wording import count, inert_markdown
 from nlgraft.export.description import Description
-from nlgraft.export.model_directory import Forms, write_directory
+from nlgraft.export.exported import Forms, write_directory
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.study.reading.documents import masked, write_yaml
 from nlgraft.study.reading.resolving import resolve_cell
@@ -55,8 +55,8 @@ class Export:
 def write_export(
     result: StudyResult,
     out: Path,
-    cell: str | None = None,
-    seed: int | None = None,
+    cell: str | None,
+    seed: int | None,
 ) -> Export:
     """Write the model of a study's best cell, or of another one, with its card.
 

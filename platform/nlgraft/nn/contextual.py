@@ -225,7 +225,7 @@ class OwnEmbeddings(nn.Module):
 def build_contexts(
     configs: Mapping[str, ContextConfig],
     d_model: int,
-    encoders: Mapping[str, ContextualEncoder] | None = None,
+    encoders: Mapping[str, ContextualEncoder] | None,
 ) -> dict[str, Context | OwnEmbeddings]:
     """Build every context that a model names.
 

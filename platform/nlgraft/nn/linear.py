@@ -219,9 +219,7 @@ def zero(linear: nn.Linear) -> None:
 class FeedForward(nn.Module):
     """The feed-forward block W2 drop(act(W1 x + b1)) + b2."""
 
-    def __init__(
-        self, d_model: int, ffn_dim: int, activation: Activation, activation_dropout: float = 0.0
-    ) -> None:
+    def __init__(self, d_model: int, ffn_dim: int, activation: Activation, activation_dropout: float) -> None:
         super().__init__()
         self.inner = Linear(d_model, ffn_dim)
         self.outer = Linear(ffn_dim, d_model)

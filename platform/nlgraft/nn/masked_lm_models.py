@@ -111,9 +111,7 @@ class MaskedLM(nn.Module, ABC):
 class EncoderMaskedLM(MaskedLM):
     """The encoder of our Transformer; logits come from the embedding table that all sides share."""
 
-    def __init__(
-        self, model: Seq2Seq, head: PredictionHead | None = None, *, can_predict: bool = True
-    ) -> None:
+    def __init__(self, model: Seq2Seq, head: PredictionHead | None, *, can_predict: bool) -> None:
         """Take the encoder of a model with ``tying`` ``all``, whose decoder is dropped.
 
         ``head`` stands between the states and the table; None: nothing does.

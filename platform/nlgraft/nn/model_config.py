@@ -350,7 +350,7 @@ class BertConfig(_SmallModelConfig):
 class LlamaConfig(_SmallModelConfig):
     """A Llama that is trained from scratch."""
 
-    NUM_FFN_MATRICES: ClassVar[int] = 3
+    NUM_FFN_MATRICES = 3
 
     ffn_dim: int = Field(default=192, ge=1)
     """Inner width of the feed-forward blocks, which have three matrices."""

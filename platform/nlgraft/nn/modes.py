@@ -31,7 +31,7 @@ def seeded(seed: int, device: torch.device | str = "cpu") -> Iterator[None]:
 
 
 @contextmanager
-def forked_rng(device: torch.device | str = "cpu") -> Iterator[None]:
+def forked_rng(device: torch.device | str) -> Iterator[None]:
     """Restore torch's random state at the end, on the CPU and on ``device``."""
     place = torch.device(device)
     if is_accelerator(place):

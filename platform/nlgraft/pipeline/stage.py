@@ -298,8 +298,16 @@ class StageContext(Worker):
         return copy.deepcopy(dict(self.stage.locations))
 
     @property
-    def seed(self) -> int | None:
-        """The stage's seed, None if it uses none."""
+    def seed(self) -> int:
+        """The stage's seed.
+
+        Raises:
+            ContractError: It has none.
+        """
+        if self.stage.seed is None:
+            raise ContractError(
+                f"stage {self.stage.name} draws at random but has no seed; give its Stage one"
+            )
         return self.stage.seed
 
     def report(self, step: int, metrics: Mapping[str, float]) -> None:

@@ -14,11 +14,10 @@ import torch
 from nlgraft.basics.shipped import studies, system_names
 from nlgraft.basics.strict_config import StrictConfig
 from nlgraft.nn.modes import is_accelerator
-from nlgraft.pipeline.execute import RecordingReporter
 from nlgraft.pipeline.fingerprint import dotted
 from nlgraft.pipeline.stage import NullReporter, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial import TrialRecord, run_trial
+from nlgraft.pipeline.trial import RecordingReporter, TrialRecord, run_trial
 from nlgraft.study.data import paths
 from nlgraft.study.data.design import cells
 from nlgraft.study.public import Study

@@ -26,10 +26,9 @@ from nlgraft.execution.cluster import (
     num_local_gpus,
 )
 from nlgraft.execution.cluster_watch import Losses, answers
-from nlgraft.pipeline.execute import RecordingReporter
 from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial import one_line
+from nlgraft.pipeline.trial import RecordingReporter, one_line
 from nlgraft.study.data.study import Resources
 from nlgraft.study.reading.place_rules import uri_fault
 

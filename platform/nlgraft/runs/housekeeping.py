@@ -81,7 +81,7 @@ class Removal:
 
     keys: tuple[str, ...]
     num_bytes: int
-    forgotten: str | None = None
+    forgotten: str | None
 
     def carry_out(self, store: ArtifactStore) -> None:
         """Remove everything, the study's name first, so that an interrupted removal leaves only leftovers.
@@ -176,7 +176,7 @@ class StoreContents:
             stage_names = {stage: holding.stages[stage] for stage in stages}
             return self._removal(documents, stage_names, holding.name)
 
-    def leftovers(self, *, has_loose_trials: bool = False) -> Removal:
+    def leftovers(self, *, has_loose_trials: bool) -> Removal:
         """Find what nothing needs: artifacts and checkpoints of no study and of no trial on record.
 
         Args:

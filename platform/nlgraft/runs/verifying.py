@@ -44,7 +44,7 @@ class Verification:
     num_bytes: int
     places: dict[str, str]
     findings: tuple[Finding, ...]
-    num_discarded: int = 0
+    num_discarded: int
 
     @property
     def is_clean(self) -> bool:

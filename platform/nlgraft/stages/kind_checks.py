@@ -20,7 +20,7 @@ from nlgraft.nn.checkpoint_files import checkpoint_problems
 from nlgraft.pipeline.stage import Stage
 from nlgraft.stages.masked_lm_graph import WORD_TOKENIZER
 from nlgraft.stages.seq2seq_graph import LEARNED_SCORE, SCORE
-from nlgraft.stages.shared_kinds import TOKENIZER
+from nlgraft.stages.stage_kind import TOKENIZER
 from nlgraft.study.data.system import Findings
 from nlgraft.text.conlang.tasks import generate
 from nlgraft.text.corpora import Corpus, SplitReport, check_labels, corpus_report, report_json
@@ -218,7 +218,7 @@ def tokenizers(stages: Sequence[Stage], findings: Findings) -> None:
 
 def word_tokenizers(stages: Sequence[Stage], findings: Findings) -> None:
     """Refuse vocabularies that cannot hold the characters of the text that they are learned from."""
-    from nlgraft.text.word_tokenizers import required_tokens  # with the tokenizers library, .1 s to import
+    from nlgraft.text.tokenizers import required_tokens  # with the tokenizers library, .1 s to import
 
     for stage in stages:
         config = WORD_TOKENIZER.settings_of(stage).tokenizer

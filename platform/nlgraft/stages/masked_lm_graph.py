@@ -1,30 +1,34 @@
-"""Pieces of stage graphs for masked language models, without torch: text, training, exchange, scores."""
+"""Pieces of stage graphs for masked language models and classifiers on them, without torch."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from nlgraft.nn.model_config import BertConfig, TransformerConfig
+from nlgraft.nn.model_config import BertConfig, ClassifierConfig, TransformerConfig
 from nlgraft.pipeline.stage import Stage
-from nlgraft.stages.config_parts import MaskedLMConfig
+from nlgraft.stages.config_parts import ClassificationConfig, MaskedLMConfig
 from nlgraft.stages.released_graph import CHECKPOINTS, CheckpointSettings, Released, checkpoint_settings
 from nlgraft.stages.seq2seq_graph import EncodedText, TokenizedText
-from nlgraft.stages.shared_kinds import (
+from nlgraft.stages.stage_kind import (
     EXCHANGE,
     PLAN,
     SIDE,
     CorpusInputs,
     ExchangeInputs,
+    Inputs,
     NoInputs,
+    NoSettings,
     PlanInputs,
     PlanSettings,
+    Settings,
+    StageKind,
+    T,
     TokenizedInputs,
     TrainingSettings,
     TrainLanguageModelInputs,
 )
-from nlgraft.stages.stage_kind import Inputs, NoSettings, Settings, StageKind, T
 from nlgraft.text.corpus_config import Split
 from nlgraft.text.tokenizer_config import WordSampling, WordTokenizerConfig
 from nlgraft.training.train_config import (
@@ -98,7 +102,7 @@ def pretrained_masked_lm(
         is_body_trained=config.is_body_trained,
         metric_prefix="upstream",
     )
-    inputs = TrainLanguageModelInputs(encoded=text.encoded, corpus=text.corpus, tokenizer=text.tokenizer)
+    inputs = TrainLanguageModelInputs(**text.inputs)
     return TRAIN_MASKED.stage("upstream", settings, inputs, seed=seed, locations=_locations(config))
 
 
@@ -141,9 +145,7 @@ def continued_masked_lm(
     """Continue the training of a masked language model on other text, segmented as that text is."""
     # The settings are those of several trainings, each on text of its own.
     settings = settings.model_copy(update={"sampling": text.sampling})
-    inputs = TrainLanguageModelInputs(
-        encoded=text.encoded, corpus=text.corpus, tokenizer=text.tokenizer, start=start
-    )
+    inputs = TrainLanguageModelInputs(**text.inputs, start=start)
     return TRAIN_MASKED.stage(name, settings, inputs, seed=seed)
 
 
@@ -319,4 +321,81 @@ BEGIN_MASKED = StageKind(
 SCORE_MASKED = StageKind("nlgraft.stages.run.masked_lm_stages:score", ScoreMaskedSettings, ScoreMaskedInputs)
 BERT2BERT = StageKind(
     "nlgraft.stages.run.masked_lm_stages:begin_encoder_decoder", Bert2BertSettings, Bert2BertInputs
+)
+
+
+# Sequence classifiers on the body of a masked language model.
+
+
+def trained_classifier(
+    name: str,
+    body: Stage,
+    text: MaskedText,
+    config: ClassificationConfig,
+    *,
+    seed: int,
+) -> Stage:
+    """Train a classifier of the first source of a corpus by its labels; it is scored on dev."""
+    inputs = ClassifierInputs(body=body, **text.inputs)
+    settings = TrainClassifierSettings(
+        train=config.train, classifier=config.classifier, sampling=text.sampling
+    )
+    return TRAIN_CLASSIFIER.stage(name, settings, inputs, seed=seed)
+
+
+def classifier_scores(inputs: ScoreClassifierInputs[Stage], splits: Sequence[str]) -> Stage:
+    """Score the trial's classifier on test, if that is among the splits; dev belongs to the training."""
+    # A classifier's training scores it on dev, so nothing is left to do.
+    if "test" not in splits:
+        return inputs.classifier
+    return SCORE_CLASSIFIER.stage("scores", ScoreClassifierSettings(split="test"), inputs)
+
+
+class TrainClassifierSettings(TrainingSettings[TrainConfig]):
+    """One training of a classifier."""
+
+    classifier: ClassifierConfig
+    """Pooling and head, and whether the body is trained."""
+    sampling: WordSampling | None = None
+    """Segment the training text anew in every epoch; null: as it is encoded."""
+
+
+class ClassifierInputs(Inputs[T]):
+    """The body, the corpus with its labels, and its encoded lines.
+
+    The body is a masked language model, also one whose vocabulary was exchanged, or a released encoder; the
+    tokenizer is that of the encoded lines.
+    """
+
+    body: T
+    corpus: T
+    encoded: T
+    tokenizer: T
+
+
+class ScoreClassifierSettings(Settings):
+    """The scores of a classifier on one split."""
+
+    split: Split
+    """Split to score."""
+
+
+class ScoreClassifierInputs(ClassifierInputs[T]):
+    """A trained classifier and the inputs of its training.
+
+    ``further`` are stages whose metrics belong to the trial although nothing reads them.
+    """
+
+    classifier: T
+    further: Mapping[str, T] = field(default_factory=dict)
+
+
+TRAIN_CLASSIFIER = StageKind(
+    "nlgraft.stages.run.masked_lm_stages:train_classifier",
+    TrainClassifierSettings,
+    ClassifierInputs,
+    is_distributed=True,
+)
+SCORE_CLASSIFIER = StageKind(
+    "nlgraft.stages.run.masked_lm_stages:score_classifier", ScoreClassifierSettings, ScoreClassifierInputs
 )

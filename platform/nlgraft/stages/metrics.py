@@ -17,8 +17,10 @@ from nlgraft.study.data.system import Metric
 Split = Literal["dev", "test"]
 SPLITS: tuple[Split, ...] = ("dev", "test")
 Table = Mapping[str, Metric]
-_more = partial(Metric, direction="maximize", split=None)
-_less = partial(Metric, direction="minimize", split=None)
+more = partial(Metric, direction="maximize", split=None)
+"""Describes a metric of which more is better; ``split`` is one of its settings."""
+less = partial(Metric, direction="minimize", split=None)
+"""Describes a metric of which less is better."""
 
 
 def fixed(direction: Direction, unit: str, description: str) -> Metric:
@@ -58,7 +60,7 @@ DOCUMENTS = _on(SPLITS, {"doc_bleu": _statistic("doc_bleu")})
 """Further scores of text with documents."""
 ROUGE: tuple[TextMetric, ...] = ("rouge1", "rouge2", "rouge_l", "rouge_lsum")
 """Measures of summaries."""
-EXTRACT_METHODS: tuple[ExtractMethod, ...] = get_args(ExtractMethod)
+EXTRACT_METHODS = get_args(ExtractMethod)
 """Summaries taken from the text itself, as prefixes of their metrics."""
 _EXTRACTED = "Of the first sentences (lead) or the best ones (oracle) of the text as its summary."
 EXTRACTS = {
@@ -75,12 +77,12 @@ OUTPUT = _on(
     {
         "hypothesis_length": _statistic("hypothesis_length"),
         "reference_length": _statistic("reference_length", is_fixed=True),
-        "sentences_per_s": _more(
+        "sentences_per_s": more(
             unit="sentences/s",
             is_time=True,
             description="Speed of beam search, tokenising and detokenising left out.",
         ),
-        "tokens_per_s": _more(
+        "tokens_per_s": more(
             unit="tokens/s",
             is_time=True,
             description="The same in tokens of the output, ends of sentences not counted.",
@@ -92,7 +94,7 @@ OUTPUT = _on(
 SAVED = _on(
     SPLITS,
     {
-        "length_saved": _more(
+        "length_saved": more(
             unit="share",
             is_fixed=True,
             description="Share of reference tokens that the vocabulary saves against the upstream one.",
@@ -103,7 +105,7 @@ SAVED = _on(
 NATS_PER_CHAR = _on(
     ("dev",),
     {
-        "nats_per_char": _less(
+        "nats_per_char": less(
             unit="nats per character",
             description="Cross-entropy of the best segmentation per reference character, of lines that were "
             "not cut: one unit for all vocabularies.",
@@ -115,19 +117,19 @@ NATS_PER_CHAR = _on(
 _PER_TOKEN = "Cross-entropy per target token; tokens of different vocabularies are not the same unit."
 _LOSS = _statistic("loss", is_tracked=True, counted_by="dev/reference_length", description=_PER_TOKEN)
 TRAINING_COST: Table = {
-    "parameters/total": _less(unit="parameters", is_fixed=True, description="Of the model, tied ones once."),
-    "parameters/trained": _less(
+    "parameters/total": less(unit="parameters", is_fixed=True, description="Of the model, tied ones once."),
+    "parameters/trained": less(
         unit="parameters", is_fixed=True, description="Of the model, those that learned."
     ),
-    "train_examples": _less(
+    "train_examples": less(
         unit="examples", is_fixed=True, description="Examples trained on, each as often as it was seen."
     ),
-    "train_tokens": _less(
+    "train_tokens": less(
         unit="tokens",
         is_fixed=True,
         description="Tokens trained on, those whose loss was taken, each as often as it was seen.",
     ),
-    "train_s": _less(unit="s", is_time=True, description="Time of the training steps, evaluation left out."),
+    "train_s": less(unit="s", is_time=True, description="Time of the training steps, evaluation left out."),
 }
 """Size and cost of a training."""
 TRAINING: Table = {**_on(("dev",), {"loss": _LOSS}), **TRAINING_COST}
@@ -170,12 +172,12 @@ MASKED: Table = {
     **_on(
         ("dev",),
         {
-            "mlm_chars": _more(
+            "mlm_chars": more(
                 unit="characters",
                 is_fixed=True,
                 description="Masked characters that were scored: the same in trials that may be compared.",
             ),
-            "mlm_unknown": _less(
+            "mlm_unknown": less(
                 unit="share",
                 description="Masked tokens that stand for text outside the vocabulary: cheap to predict, so "
                 "near zero.",
@@ -203,12 +205,12 @@ def masked_at(steps: Sequence[int]) -> dict[str, Metric]:
 
 
 EXCHANGE: Table = {
-    "transfer/copied": _more(
+    "transfer/copied": more(
         unit="share of rows",
         is_fixed=True,
         description="New rows that are the row of the same token or of the special token of its role.",
     ),
-    "transfer/drawn": _less(unit="share of rows", is_fixed=True, description="New rows drawn at random."),
+    "transfer/drawn": less(unit="share of rows", is_fixed=True, description="New rows drawn at random."),
 }
 """Metrics of an exchange of the vocabulary."""
 _CLASSES: Table = {name: _statistic(name, is_tracked=True) for name in CLASS_METRICS}

@@ -11,8 +11,7 @@ from nlgraft.basics.errors import DataError
 from nlgraft.nn.checkpoint_files import HUB_NAME, LanguagePlace, Reader, checkpoint_identity, language_place
 from nlgraft.pipeline.stage import Stage
 from nlgraft.stages.seq2seq_graph import TARGET
-from nlgraft.stages.shared_kinds import NoInputs
-from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
+from nlgraft.stages.stage_kind import Inputs, NoInputs, Settings, StageKind, T
 from nlgraft.text.corpus_config import EOS
 from nlgraft.text.files import expand, read_json
 from nlgraft.training.train_config import Side, View
@@ -98,7 +97,7 @@ class Released:
         name: str,
         tokenizer: Stage,
         start_id: int | str | None,
-        language_ids: tuple[int | str, ...] = (),
+        language_ids: tuple[int | str, ...],
     ) -> Stage:
         """Convert an encoder-decoder; ``start_id`` and ``language_ids`` as in ``MbartSettings``."""
         content = self.settings.content

@@ -24,7 +24,7 @@ from nlgraft.stages.config_parts import (
     ScoreConfig,
 )
 from nlgraft.stages.metrics import EXTRACT_METHODS, ROUGE
-from nlgraft.stages.shared_kinds import (
+from nlgraft.stages.stage_kind import (
     CORPUS,
     ENCODED,
     LANGUAGE_MODEL,
@@ -35,17 +35,20 @@ from nlgraft.stages.shared_kinds import (
     CorpusSettings,
     EncodeInputs,
     EncodeSettings,
+    Inputs,
     LanguageModelInputs,
     LanguageModelSettings,
     NoInputs,
+    Settings,
+    StageKind,
+    T,
     TextSettings,
     TokenizerInputs,
     TokenizerSettings,
     TrainingSettings,
     UntrainedLanguageModelSettings,
 )
-from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
-from nlgraft.text.corpus_config import AnyCorpus, Split, SplitName, as_corpus, digest
+from nlgraft.text.corpus_config import AnyCorpus, SplitName, as_corpus, digest
 from nlgraft.text.files import expand
 from nlgraft.text.tokenizer_config import LearnedTokenizerConfig, TokenizerConfig
 from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, Pattern, SmoothedTrainConfig, View
@@ -66,6 +69,11 @@ class TokenizedText:
     corpus: Stage
     tokenizer: Stage
     encoded: Stage
+
+    @property
+    def inputs(self) -> dict[str, Stage]:
+        """What stages that read the text have as inputs of these names."""
+        return {"corpus": self.corpus, "tokenizer": self.tokenizer, "encoded": self.encoded}
 
 
 def source_roles(num_sources: int) -> tuple[str, ...]:
@@ -167,7 +175,6 @@ def encode(
     *,
     streams: Mapping[str, str] | None = None,
     max_tokens: int | None = None,
-    splits: tuple[Split, ...] = ("train", "dev"),
 ) -> EncodedText:
     """Encode streams of a corpus.
 
@@ -177,10 +184,9 @@ def encode(
         tokenizers: Tokenizer of each stream.
         streams: Role of the text of streams that are not named as their role.
         max_tokens: Longest sequence, in tokens without begin and end; None: any.
-        splits: Splits to encode.
     """
     roles = {stream: (streams or {}).get(stream, stream) for stream in tokenizers}
-    settings = EncodeSettings(streams=roles, max_tokens=max_tokens, splits=splits)
+    settings = EncodeSettings(streams=roles, max_tokens=max_tokens)
     inputs = EncodeInputs(corpus=corpus, tokenizers=tokenizers)
     return EncodedText(corpus, tokenizers, settings, ENCODED.stage(f"{name}_encoded", settings, inputs))
 
@@ -203,7 +209,7 @@ class ContextStages:
 def train_inputs(
     text: EncodedText,
     *,
-    start: Stage | None = None,
+    start: Stage | None,
     architecture: Stage | None = None,
     contexts: ContextStages | None = None,
 ) -> TrainInputs[Stage]:
@@ -258,11 +264,10 @@ def language_model(
     *,
     seed: int,
     stream: str = "source 0",
-    prefix: str | None = None,
 ) -> Stage:
     """Pretrain a language model on a stream of encoded text; its metrics begin with the stage's name.
 
-    ``seed`` is that of the trial; ``prefix`` replaces the stage's name, empty for the trial's result.
+    ``seed`` is that of the trial.
     """
     settings = LanguageModelSettings(
         model=config.model,
@@ -270,7 +275,7 @@ def language_model(
         stream=stream,
         role=text.settings.streams[stream],
         max_tokens=text.settings.max_tokens,
-        metric_prefix=name if prefix is None else prefix,
+        metric_prefix=name,
     )
     inputs = LanguageModelInputs(encoded=text.encoded, corpus=text.corpus)
     return LANGUAGE_MODEL.stage(name, settings, inputs, seed=config.seed_of(seed))
@@ -363,11 +368,11 @@ def upstream_scores(
     *,
     decode: BeamSearchConfig,
     score: ScoreConfig,
-    view: View | None = None,
+    view: View,
 ) -> Stage:
     """Score an upstream model by BLEU on dev of its own corpus."""
     # Lengths and speed of an upstream model would be taken for the trial's.
-    decoding = DecodingSettings(decode=decode, view=view or View(), is_measured=False)
+    decoding = DecodingSettings(decode=decode, view=view, is_measured=False)
     # Its text may be of another script than the task's: of the tokenizers only characters suit every script.
     tokenizer = "char" if score.bleu_tokenizer == "char" else None
     translation = translate("upstream_translation", model, text, "dev", decoding)
@@ -448,14 +453,17 @@ class TrainInputs(Inputs[T]):
     means: Mapping[str, T] = field(default_factory=dict)
 
 
-class DecodingSettings(Settings):
+class _OutputSettings(Settings):
+    # Constants: fingerprints of stored translations and scores hold them.
+    engine: Literal["torch"] = "torch"
+    dev_precision: Literal["fp32"] = "fp32"
+
+
+class DecodingSettings(_OutputSettings):
     """Settings of translation that do not depend on the text."""
 
     decode: BeamSearchConfig
     """Beam and length rules."""
-    # Constants: fingerprints of stored translations hold them.
-    engine: Literal["torch"] = "torch"
-    dev_precision: Literal["fp32"] = "fp32"
     view: View = View()
     """Sources and contexts that the model reads."""
     foreign_source: int | None = Field(default=None, ge=0)
@@ -522,7 +530,7 @@ class ExtractSettings(Settings):
     """Words of the oracle's ROUGE; null: by the script of the dev references."""
 
 
-class ScoreSettings(Settings):
+class ScoreSettings(_OutputSettings):
     """Comparison of translations with the references."""
 
     metrics: tuple[TextMetric, ...] = Field(min_length=1)
@@ -533,9 +541,6 @@ class ScoreSettings(Settings):
     """Tokenizer of ROUGE, likewise."""
     has_documents: bool = False
     """If true, compute document-level BLEU as well; the corpus then needs document ids."""
-    # Constants, as in `DecodingSettings`.
-    engine: Literal["torch"] = "torch"
-    dev_precision: Literal["fp32"] = "fp32"
     max_tokens: int | None = None
     """Longest target of which the training has the whole loss; None: any."""
     metric_prefix: str = ""
@@ -563,20 +568,20 @@ TRAIN = StageKind(
     "nlgraft.stages.run.seq2seq_stages:train", TrainSettings, TrainInputs, version=2, is_distributed=True
 )
 TRANSLATE = StageKind(
-    "nlgraft.stages.run.translation_stages:translate",
+    "nlgraft.stages.run.seq2seq_stages:translate",
     TranslateSettings,
     TranslateInputs,
     version=4,
 )
 LAST_SENTENCE = StageKind(
-    "nlgraft.stages.run.translation_stages:keep_last_sentence",
+    "nlgraft.stages.run.seq2seq_stages:keep_last_sentence",
     LastSentenceSettings,
     TranslationInputs,
     version=2,
 )
-EXTRACT = StageKind("nlgraft.stages.run.translation_stages:extract", ExtractSettings, CorpusInputs, version=2)
+EXTRACT = StageKind("nlgraft.stages.run.seq2seq_stages:extract", ExtractSettings, CorpusInputs, version=2)
 SCORE = StageKind(
-    "nlgraft.stages.run.translation_stages:score",
+    "nlgraft.stages.run.seq2seq_stages:score",
     ScoreSettings,
     ScoreInputs,
     version=4,
@@ -651,7 +656,7 @@ def learned_scores(score: ScoreConfig, corpus: Stage, translations: Mapping[str,
 # The kind of stage that scores translations by a learned metric.
 
 
-class LearnedScoreSettings(Settings):
+class LearnedScoreSettings(_OutputSettings):
     """A learned metric. Where its checkpoint lies is among the stage's locations, as ``checkpoint``."""
 
     name: str
@@ -664,9 +669,6 @@ class LearnedScoreSettings(Settings):
     """Its keyword arguments."""
     content: dict[str, Any] | None
     """Digests of the checkpoint's files; null without one."""
-    # Constants: fingerprints of stored scores hold them.
-    engine: Literal["torch"] = "torch"
-    dev_precision: Literal["fp32"] = "fp32"
 
 
 class LearnedScoreInputs(Inputs[T]):
@@ -677,7 +679,7 @@ class LearnedScoreInputs(Inputs[T]):
 
 
 LEARNED_SCORE = StageKind(
-    "nlgraft.stages.run.translation_stages:score_learned",
+    "nlgraft.stages.run.seq2seq_stages:score_learned",
     LearnedScoreSettings,
     LearnedScoreInputs,
     check="nlgraft.stages.kind_checks:learned_metrics",

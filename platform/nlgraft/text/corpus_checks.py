@@ -12,8 +12,14 @@ import sentencepiece
 from pydantic import BaseModel, ValidationError
 
 from nlgraft.basics.errors import DataError
-from nlgraft.text import hub
-from nlgraft.text.corpora import Corpus, SplitReport, blank_examples, corpus_report, load_split_files
+from nlgraft.text.corpora import (
+    Corpus,
+    SplitReport,
+    blank_examples,
+    corpus_report,
+    load_split_files,
+    missing_package,
+)
 from nlgraft.text.corpus_config import (
     SPECIAL_PIECES,
     CorpusConfig,
@@ -60,7 +66,7 @@ def check_corpus(config: CorpusConfig) -> CorpusCheck:
         DataError: Files are missing, empty, of unequal length, not UTF-8, broken, or nothing of a split is
             left; or a package that reads the hub is not installed. The message has a line for each file.
     """
-    if isinstance(config, HuggingFaceConfig) and (reason := hub.missing_package()):
+    if isinstance(config, HuggingFaceConfig) and (reason := missing_package()):
         raise DataError(reason)
     if not isinstance(config, FilesConfig | SacreBleuConfig):
         return CorpusCheck()

@@ -196,21 +196,23 @@ class ConlangConfig(_Constructed):
         return TASK_ROLES[self.task]
 
     def _problems(self) -> Iterator[str]:
-        if self.language is not None and self.task not in ("monolingual", "classification"):
-            yield (
-                f"language: {self.language!r} cannot be set for task: {self.task}, which has its own; "
-                "leave language out, or set task: monolingual or classification"
-            )
-        if self.topicality and self.task not in ("monolingual", "classification"):
-            yield (
-                f"topicality: {self.topicality} cannot be set for task: {self.task}, whose sentences have no "
-                "topic; leave topicality out, or set task: monolingual or classification"
-            )
-        if self.unsaid and self.task not in ("multi_source", "post_editing"):
-            yield (
-                f"unsaid: {self.unsaid} cannot be set for task: {self.task}, whose one source must say all; "
-                "leave unsaid out, or set task: multi_source or post_editing"
-            )
+        for name, tasks, reason in (
+            ("language", ("monolingual", "classification"), "which has its own"),
+            ("topicality", ("monolingual", "classification"), "whose sentences have no topic"),
+            ("unsaid", ("multi_source", "post_editing"), "whose one source must say all"),
+        ):
+            if (value := getattr(self, name)) and self.task not in tasks:
+                yield (
+                    f"{name}: {value!r} cannot be set for task: {self.task}, {reason}; leave {name} out, or "
+                    f"set task: {' or '.join(tasks)}"
+                )
+
+
+def _by_role(given: Any) -> dict[str, str]:
+    """Map role to what a config gives for it: ``source 0``, ``target``, ``label``, ``document``."""
+    named = {f"source {index}": source for index, source in enumerate(given.sources)}
+    others = {role: getattr(given, role, None) for role in ("target", "label", "document")}
+    return named | {role: other for role, other in others.items() if other is not None}
 
 
 class TextFiles(StrictConfig):
@@ -224,10 +226,7 @@ class TextFiles(StrictConfig):
 
     def streams(self) -> dict[str, str]:
         """Map role to file or column, ``source 0``, ``target``, ``label``, ``document``, as far as given."""
-        named = {f"source {index}": path for index, path in enumerate(self.sources)}
-        roles = [role for role in type(self).model_fields if role not in ("table", "sources")]
-        others = {role: getattr(self, role) for role in roles}
-        return named | {role: path for role, path in others.items() if path is not None}
+        return _by_role(self)
 
 
 class PairFiles(TextFiles):
@@ -364,9 +363,7 @@ class HuggingFaceText(SelectionConfig):
 
     def columns(self) -> dict[str, str]:
         """Map role to column, as ``TextFiles.streams`` does."""
-        named = {f"source {index}": column for index, column in enumerate(self.sources)}
-        others = {role: getattr(self, role, None) for role in ("target", "label", "document")}
-        return named | {role: column for role, column in others.items() if column is not None}
+        return _by_role(self)
 
 
 class HuggingFacePairs(HuggingFaceText):

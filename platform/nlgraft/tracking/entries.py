@@ -79,8 +79,8 @@ class TrackedDataset:
     digest: str
     source: str
     context: str
-    source_type: str = "files"
-    profile: Mapping[str, Any] = field(default_factory=dict)
+    source_type: str
+    profile: Mapping[str, Any]
 
 
 @dataclass(frozen=True)

@@ -271,8 +271,8 @@ class StudyLayout:
         self,
         result: Mapping[str, Any],
         note: str,
-        report_directory: Path | None = None,
-        model: BestModel | None = None,
+        report_directory: Path | None,
+        model: BestModel | None,
     ) -> RunEntry:
         """Build the entry of the study at the end of a run, state FINISHED.
 

@@ -263,7 +263,7 @@ def causal_losses(
 
 
 def target_losses(
-    model: TransformersCausalLM, pairs: Prompted, device: torch.device | str = "cpu"
+    model: TransformersCausalLM, pairs: Prompted, device: torch.device | str
 ) -> NDArray[np.float64]:
     """Compute nats and tokens of every target after its prompt, [N, 2]."""
     batches = LengthBatches(pairs.sequences.lengths, _SCORING_TOKENS, 0).in_order()
@@ -272,7 +272,7 @@ def target_losses(
 
 
 def target_confidences(
-    model: TransformersCausalLM, pairs: Prompted, device: torch.device | str = "cpu"
+    model: TransformersCausalLM, pairs: Prompted, device: torch.device | str
 ) -> list[list[float]]:
     """Compute the probability of every token of every target after its prompt."""
     confidences: list[list[float]] = [[] for _ in range(len(pairs.sequences))]

@@ -21,10 +21,9 @@ from nlgraft.nn.language_models import BiLM, UniLM, build_language_model
 from nlgraft.nn.modes import seeded
 from nlgraft.text.batches import LengthBatches, Ragged
 from nlgraft.text.tokenizers import EOS
-from nlgraft.training.data import LineData
 from nlgraft.training.losses import Loss, Predictions, projected_cross_entropy, segment_losses
 from nlgraft.training.seeds import derive_seed
-from nlgraft.training.views import IntArray, surrounded
+from nlgraft.training.views import IntArray, LineData, surrounded
 from nlgraft.training.weights import load_model, save_model
 
 LanguageModel = UniLM | BiLM

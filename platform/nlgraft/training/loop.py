@@ -144,8 +144,6 @@ class _Loop:
         rows_first: RowsFirst | None,
     ) -> None:
         model, config, data = training.model, training.config, training.data
-        if context.seed is None:
-            raise ContractError(f"stage {context.stage.name} trains but has no seed; give its Stage one")
         if evaluate is None and (config.patience is not None or config.is_best_kept):
             raise ContractError(
                 f"stage {context.stage.name}: average_last={config.average_last} and "
@@ -442,7 +440,7 @@ def choose_trained(model: nn.Module, learned: LearnedParameters) -> list[str]:
 
 
 def parameter_groups(
-    model: nn.Module, config: TrainConfig, learned: LearnedParameters = ALL_LEARNED
+    model: nn.Module, config: TrainConfig, learned: LearnedParameters
 ) -> list[dict[str, Any]]:
     """Group the trained parameters by learning-rate multiplier and weight decay, for a torch optimiser.
 

@@ -187,7 +187,7 @@ class Stepper:
         optimizer: torch.optim.Optimizer,
         workers: Workers,
         seed: int,
-        rows_first: RowsFirst | None = None,
+        rows_first: RowsFirst | None,
     ) -> None:
         self.optimizer, self.workers = optimizer, workers
         self._data, self._config, self._seed = training.data, training.config, seed

@@ -73,7 +73,7 @@ class LoraConfig(StrictConfig):
 class FinetunedPart(OneOfSeveral):
     """What is finetuned of a pretrained model whose other parameters are frozen."""
 
-    ONE_OF: ClassVar[tuple[tuple[str, ...], ...]] = (("top_layers", "lora"),)
+    ONE_OF = (("top_layers", "lora"),)
 
     top_layers: int | None = Field(default=1, ge=1)
     """The last layers of each of its stacks, whole; null where ``lora`` is given."""
@@ -120,7 +120,7 @@ PRECISION_INPUT = "precision"
 class TrainConfig(OneOfSeveral):
     """One training stage: how long, how fast, what is kept."""
 
-    ONE_OF: ClassVar[tuple[tuple[str, ...], ...]] = (
+    ONE_OF = (
         ("max_steps", "max_epochs"),
         ("batch_tokens", "batch_characters", "batch_sentences"),
     )

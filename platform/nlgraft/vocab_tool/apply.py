@@ -33,14 +33,14 @@ from nlgraft.vocab.surgery.token_ids import (
     successors,
     vocabulary_parts,
 )
-from nlgraft.vocab.tokenizers.directories import (
+from nlgraft.vocab.tokenizers.loading import (
     DECODER_DIRECTORY,
     copy_tokenizer,
     find_tokenizer,
     finish_tokenizer,
+    load_vocabulary,
     tokenizer_files,
 )
-from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab.transfer_plan import NormReport, Provenance, TransferPlan, norm_report
 from nlgraft.vocab_tool.checkpoints import (
     INDEX,

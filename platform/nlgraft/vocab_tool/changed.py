@@ -12,9 +12,9 @@ import tokenizers
 
 from nlgraft.basics.errors import DataError
 from nlgraft.text.files import read_json, refuse_used, written_at_once
-from nlgraft.vocab.tokenizers.directories import copy_settings, find_tokenizer
 from nlgraft.vocab.tokenizers.encoding import count_tokens, open_tokenizer
 from nlgraft.vocab.tokenizers.extension import check_extensible, learn_extension
+from nlgraft.vocab.tokenizers.loading import copy_settings, find_tokenizer
 from nlgraft.vocab.tokenizers.pruning import prune_tokenizer
 from nlgraft.vocab.tokenizers.tokenizer_json import read_ids, tokens_by_id
 from nlgraft.vocab_tool.plan_exchange import read_text

@@ -31,7 +31,7 @@ from nlgraft.vocab.surgery.exchange import (
     without_values,
 )
 from nlgraft.vocab.surgery.token_ids import vocabulary_parts
-from nlgraft.vocab.tokenizers.directories import find_files
+from nlgraft.vocab.tokenizers.loading import find_files
 from nlgraft.vocab.tokenizers.tokenizer_json import MAX_TOKENS
 from nlgraft.vocab.transfer_plan import Array
 

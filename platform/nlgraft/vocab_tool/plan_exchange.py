@@ -15,18 +15,19 @@ from nlgraft.vocab.methods.interface import Method, PlanChoices, PlanMaterial, T
 from nlgraft.vocab.methods.registry import find_method
 from nlgraft.vocab.methods.similar import DEFAULT_CAP
 from nlgraft.vocab.surgery.token_ids import LISTS, ONE_ID, flat_ids
-from nlgraft.vocab.tokenizers.directories import (
+from nlgraft.vocab.tokenizers.encoding import text_encoder
+from nlgraft.vocab.tokenizers.extension import append_tokens
+from nlgraft.vocab.tokenizers.loading import (
     CHAT_TEMPLATE,
+    added_token,
     find_tokenizer,
+    load_vocabulary,
     processing_steps,
+    read_specials,
     save_tokenizer,
     writes_token,
 )
-from nlgraft.vocab.tokenizers.encoding import text_encoder
-from nlgraft.vocab.tokenizers.extension import append_tokens
-from nlgraft.vocab.tokenizers.loading import added_token, load_vocabulary, read_specials
-from nlgraft.vocab.tokenizers.tokens import Kind
-from nlgraft.vocab.tokenizers.vocabulary import SUBSTITUTE_ROLES, Vocabulary
+from nlgraft.vocab.tokenizers.vocabulary import SUBSTITUTE_ROLES, Kind, Vocabulary
 from nlgraft.vocab.transfer_plan import Array, TransferPlan, norm_report
 from nlgraft.vocab_tool.plan_report import PlanReport, SpecialTokens, report_plan
 

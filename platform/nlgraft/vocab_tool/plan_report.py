@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -129,7 +129,7 @@ class PlanReport:
     norms: NormReport | None
     worst: tuple[str, ...]
     lost_roles: dict[str, str]
-    specials: SpecialTokens = field(default_factory=SpecialTokens)
+    specials: SpecialTokens
 
     def to_json(self) -> dict[str, Any]:
         """Convert the report to JSON values."""

@@ -17,8 +17,7 @@ from nlgraft.stages.run.exchange_stages import read_vectors
 from nlgraft.stages.run.released_stages import renumbered_wordpiece
 from nlgraft.stages.run.text_stages import open_tokenizer
 from nlgraft.text.corpus_config import SPLITS
-from nlgraft.text.tokenizers import SentencePiece
-from nlgraft.text.word_tokenizers import WordPiece
+from nlgraft.text.tokenizers import SentencePiece, WordPiece
 from nlgraft.training.masked_lm_training import read_masked_lm
 from nlgraft.training.models import read_model
 from nlgraft.vocab.tokenizers.loading import load_vocabulary

@@ -46,7 +46,7 @@ def test_a_name_on_the_hub_is_read_at_its_revision(bert, tmp_path):
     script = """
 import sys
 from nlgraft.nn.conversion.encoders import encoder_from_hugging_face, read_checkpoint_config
-from nlgraft.vocab.tokenizers.directories import find_tokenizer
+from nlgraft.vocab.tokenizers.loading import find_tokenizer
 for revision in (None, "v2"):
     found = encoder_from_hugging_face("org/bert", revision)
     assert found.model.config.norm_eps == read_checkpoint_config("org/bert", revision)["layer_norm_eps"]

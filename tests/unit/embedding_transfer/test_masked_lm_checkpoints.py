@@ -13,7 +13,7 @@ from nlgraft.pipeline.trial import run_trial
 from nlgraft.text.corpora import load_corpus
 from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.text.tokenizer_config import WordTokenizerConfig
-from nlgraft.text.word_tokenizers import learn_tokenizer
+from nlgraft.text.tokenizers import learn_tokenizer
 from nlgraft.training.masked_lm_training import read_masked_lm
 from tests.tensors import differing
 from tests.tiny_masked_lms import WIDTH, masked_lm

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nlgraft.execution.forecast import Forecast
+from nlgraft.execution.trial_queue import Forecast
 from nlgraft.pipeline.stage import Stage, StageGraph, Work
 from nlgraft.pipeline.store import StageCost
 from nlgraft.pipeline.trial import TrialRecord

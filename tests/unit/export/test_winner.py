@@ -15,8 +15,8 @@ import pytest
 import nlgraft
 from nlgraft.basics.errors import DataError, NlgraftError, StudyError
 from nlgraft.evaluation.artifact import read_lines
+from nlgraft.export.exported import write_directory
 from nlgraft.export.exporting import choose
-from nlgraft.export.model_directory import write_directory
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.public import Study

@@ -10,8 +10,8 @@ from nlgraft.evaluation.artifact import read_lines, write_lines
 from nlgraft.evaluation.scores import evaluate_text
 from nlgraft.pipeline.stage import Stage
 from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.stages.run.seq2seq_stages import HYPOTHESES_FILE
 from nlgraft.stages.run.text_stages import open_tokenizer
-from nlgraft.stages.run.translation_stages import HYPOTHESES_FILE
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.corpus_config import EOS
 from nlgraft.training.models import read_model

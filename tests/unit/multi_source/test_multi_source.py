@@ -10,8 +10,8 @@ from transformers import BertForMaskedLM
 
 from nlgraft.basics.errors import DataError
 from nlgraft.nn.model_config import TransformerConfig
+from nlgraft.stages.run.seq2seq_stages import last_sentence
 from nlgraft.stages.run.text_stages import open_tokenizer, read_encoded
-from nlgraft.stages.run.translation_stages import last_sentence
 from nlgraft.training.models import read_model
 from tests.contract.toys.multi_source import ARMS
 from tests.tensors import differing

@@ -8,8 +8,8 @@ from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.artifact import read_lines
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.stages.run.released_stages import language_id
+from nlgraft.stages.run.seq2seq_stages import HYPOTHESES_FILE
 from nlgraft.stages.run.text_stages import open_tokenizer
-from nlgraft.stages.run.translation_stages import HYPOTHESES_FILE
 from nlgraft.stages.seq2seq_graph import TRANSLATE
 from nlgraft.study.public import Study
 from tests.released_translators import FAMILIES, write_multilingual

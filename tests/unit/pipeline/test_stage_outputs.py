@@ -5,7 +5,7 @@ import json
 import pytest
 
 from nlgraft.basics.errors import ContractError
-from nlgraft.pipeline.execute import check_results
+from nlgraft.pipeline.trial import check_results
 
 
 def test_what_stages_write_is_accepted(tmp_path):

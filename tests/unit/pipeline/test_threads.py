@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from nlgraft.pipeline import execute
-from nlgraft.pipeline.execute import Threads, execute_stage
+from nlgraft.pipeline import trial
 from nlgraft.pipeline.stage import NullReporter, Stage
 from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.pipeline.trial import Threads, execute_stage
 from tests.processes import python
 
 
@@ -15,7 +15,7 @@ def threads(monkeypatch):
     before = torch.get_num_threads()
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     threads = Threads()
-    monkeypatch.setattr(execute, "THREADS", threads)
+    monkeypatch.setattr(trial, "THREADS", threads)
     yield threads
     torch.set_num_threads(before)
 
@@ -31,7 +31,7 @@ def made_with(threads, store, *numbers):
 
     stage = Stage(name="train", run="a.b:c", config={"numbers": list(numbers)})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(execute, "load_function", lambda *_: run)
+        patch.setattr(trial, "load_function", lambda *_: run)
         execute_stage(stage, store, reporter=NullReporter())
     manifest = store.manifest(stage)
     return manifest.num_threads
@@ -49,7 +49,7 @@ def test_a_manifest_records_the_threads_of_its_stage(tmp_path, threads):
 
 def test_threads_are_limited_without_importing_pytorch_which_takes_seconds():
     code = (
-        "import os, sys; from nlgraft.pipeline.execute import THREADS; THREADS.set(2)\n"
+        "import os, sys; from nlgraft.pipeline.trial import THREADS; THREADS.set(2)\n"
         "print('torch' in sys.modules, os.environ['OMP_NUM_THREADS'])"
     )
     done = python("-c", code)

@@ -1,8 +1,7 @@
 """Runs of stage graphs through the pipeline, for tests of stages."""
 
-from nlgraft.pipeline.execute import RecordingReporter
 from nlgraft.pipeline.stage import NullReporter
-from nlgraft.pipeline.trial import StageRunner, run_trial
+from nlgraft.pipeline.trial import RecordingReporter, StageRunner, run_trial
 
 TRAIN = {"max_steps": 6, "batch_tokens": 300, "warmup_steps": 1, "peak_lr": 0.01, "eval_every_steps": 3}
 

@@ -13,7 +13,7 @@ import pytest
 from nlgraft.analysis.study_result import StudyResult
 from nlgraft.basics.errors import DataError, StudyError
 from nlgraft.basics.strict_config import StrictConfig
-from nlgraft.evaluation.artifact import read_segments, write_lines
+from nlgraft.evaluation.artifact import read_lines, read_metrics, read_segments, write_lines
 from nlgraft.evaluation.learned_metric import Program, build_scorer, find_target, learned_rows
 from nlgraft.pipeline.stage import NullReporter, Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
@@ -21,14 +21,15 @@ from nlgraft.pipeline.trial import run_trial
 from nlgraft.stages import seq2seq_graph
 from nlgraft.stages.config_parts import ScoreConfig
 from nlgraft.stages.metrics import TEXT
-from nlgraft.stages.run.translation_stages import HYPOTHESES_FILE
-from nlgraft.stages.seq2seq_graph import SCORE, ScoreInputs, learned_scores
+from nlgraft.stages.run.seq2seq_stages import HYPOTHESES_FILE
+from nlgraft.stages.seq2seq_graph import SCORE, ScoreInputs, extract_scores, learned_scores
 from nlgraft.study.data.design import cells
 from nlgraft.study.planning.planner import check_cells
 from nlgraft.study.public import Study
 from nlgraft.study.reading.resolving import resolve_cell
 from nlgraft.text.corpora import read_corpus
-from nlgraft.text.corpus_config import CorpusConfig
+from nlgraft.text.corpus_config import CorpusConfig, FilesConfig
+from tests.unit.stages.runs import made, run
 
 HERE = __name__
 SYSTEM = "system_with_learned_metrics"
@@ -309,3 +310,89 @@ def test_an_encoder_scores_what_means_the_same_higher(make_study, tmp_path):
         assert record.metrics["test/learned.cosine"] == pytest.approx(rows[:, 0].mean())
     result = StudyResult.read(study, store)
     assert result.compare("careful", metric="test/learned.cosine").difference > 0
+
+
+# Scores of text in any script.
+
+
+TEXTS = {
+    "korean": ("날씨가 좋다. 비가 온다. 나는 학교에 갑니다.", "나는 학교에 갑니다"),
+    "chinese": ("天气很好。下雨了。我们今天去北京。", "我们今天去北京"),
+    "russian": ("Погода хорошая. Идёт дождь. Мы сегодня едем домой.", "Мы сегодня едем домой"),
+    "english": ("It is sunny. Now it rains. We are going home today.", "We are going home today"),
+}
+WORDS = {"korean": "unicode", "chinese": "characters", "russian": "unicode", "english": "a-z0-9"}
+
+
+@pytest.fixture
+def fresh_store(tmp_path):
+    return ArtifactStore.open(tmp_path / "store")
+
+
+def corpus(directory, script, test_script=None):
+    splits = {}
+    for split in ("train", "dev", "test"):
+        source, target = TEXTS[test_script if test_script and split == "test" else script]
+        paths = {"sources": directory / f"{split}.source", "target": directory / f"{split}.target"}
+        paths["sources"].write_text(f"{source}\n" * 3)
+        paths["target"].write_text(f"{target}\n" * 3)
+        splits[split] = {name: str(path) for name, path in paths.items()}
+    return seq2seq_graph.corpus("task", FilesConfig.model_validate({"corpus": "files", **splits}))
+
+
+def reproduce(context):
+    """Write the references as hypotheses."""
+    references = read_corpus(context.inputs["corpus"] / context.config["split"]).target
+    write_lines(context.directory / HYPOTHESES_FILE, references)
+
+
+def perfect_scores(fresh_store, text, splits=("dev",), **score):
+    perfect = {
+        split: Stage(
+            name=f"perfect_{split}",
+            run=f"{__name__}:reproduce",
+            config={"split": split},
+            inputs={"corpus": text},
+        )
+        for split in splits
+    }
+    settings = seq2seq_graph.score_settings(ScoreConfig.model_validate(score))
+    stage = SCORE.stage("scores", settings, ScoreInputs(corpus=text, translations=perfect))
+    run(fresh_store, StageGraph(stage))
+    return read_metrics(fresh_store.fetch(stage))
+
+
+@pytest.mark.parametrize("script", TEXTS)
+def test_the_references_themselves_have_a_perfect_rouge_in_any_script(fresh_store, tmp_path, script):
+    scores = perfect_scores(fresh_store, corpus(tmp_path, script), metrics=("rouge1", "rouge2", "rouge_lsum"))
+    for metric in scores.values():
+        assert metric["value"] == 100
+        assert f"|tok:{WORDS[script]}|" in metric["signature"]
+
+
+@pytest.mark.parametrize("script", TEXTS)
+def test_the_oracle_finds_the_sentence_of_the_reference(fresh_store, tmp_path, script):
+    text = corpus(tmp_path, script)
+    stages = extract_scores(text, ("dev",), num_sentences=1, rouge_tokenizer=None)
+    chosen = made(fresh_store, stages["oracle"].inputs["translations/dev"])
+    kept = read_lines(chosen / HYPOTHESES_FILE)
+    assert all(TEXTS[script][1] in line for line in kept), kept
+    run(fresh_store, StageGraph(stages["oracle"]))
+    assert read_metrics(fresh_store.fetch(stages["oracle"]))["oracle/dev_rouge2"]["value"] == 100
+    lead = made(fresh_store, stages["lead"].inputs["translations/dev"])
+    assert not any(TEXTS[script][1] in line for line in read_lines(lead / HYPOTHESES_FILE))
+
+
+@pytest.mark.parametrize(("script", "tokenizer"), [("chinese", "zh"), ("russian", "13a"), ("english", "13a")])
+def test_bleu_splits_words_by_the_script(fresh_store, tmp_path, script, tokenizer):
+    scores = perfect_scores(fresh_store, corpus(tmp_path, script), metrics=("bleu",))
+    assert f"|tok:{tokenizer}|" in scores["dev/bleu"]["signature"]
+    assert scores["dev/bleu"]["value"] == pytest.approx(100)
+
+
+def test_all_splits_are_scored_alike_and_a_choice_counts(fresh_store, tmp_path):
+    text = corpus(tmp_path, "chinese", test_script="english")
+    scores = perfect_scores(fresh_store, text, splits=("dev", "test"), metrics=("bleu",))
+    assert {metric["signature"].split("tok:")[1].split("|")[0] for metric in scores.values()} == {"zh"}
+    chosen = perfect_scores(fresh_store, text, metrics=("bleu",), bleu_tokenizer="char")
+    assert "|tok:char|" in chosen["dev/bleu"]["signature"]

@@ -12,14 +12,13 @@ from nlgraft.basics.errors import DataError
 from nlgraft.commands.progress import LineReporter
 from nlgraft.evaluation.sufficient import aggregate
 from nlgraft.nn.model_config import GenerationConfig, TransformerConfig
-from nlgraft.pipeline.execute import execute_stage
 from nlgraft.pipeline.stage import NullReporter, StageGraph
+from nlgraft.pipeline.trial import execute_stage
 from nlgraft.stages import seq2seq_graph as pieces
 from nlgraft.stages.config_parts import ScoreConfig
 from nlgraft.stages.metrics import NATS_PER_CHAR, OUTPUT, SAVED, TEXT, TRAINING
-from nlgraft.stages.run.seq2seq_stages import batches, check_positions
+from nlgraft.stages.run.seq2seq_stages import batches, check_positions, model_inputs
 from nlgraft.stages.run.text_stages import open_tokenizer, read_encoded, vocab_sizes
-from nlgraft.stages.run.translation_stages import model_inputs
 from nlgraft.stages.seq2seq_graph import (
     CarrySettings,
     DecodingSettings,
@@ -33,10 +32,9 @@ from nlgraft.text.batches import Ragged
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.text.tokenizer_config import TokenizerConfig
-from nlgraft.training.data import Seq2SeqData
 from nlgraft.training.models import fresh_model, read_model
 from nlgraft.training.train_config import LearnedParameters, Side, SmoothedTrainConfig, View
-from nlgraft.training.views import Encoded
+from nlgraft.training.views import Encoded, Seq2SeqData
 from tests.small_studies import TINY
 from tests.tensors import differing
 from tests.unit.stages.runs import finish

@@ -4,9 +4,8 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from nlgraft.basics.errors import DataError
-from nlgraft.text.corpora import load_corpus
+from nlgraft.text.corpora import load_corpus, load_split, test_set_files
 from nlgraft.text.corpus_config import HuggingFaceConfig
-from nlgraft.text.hub import load_split, test_set_files
 
 test_set_files.__test__ = False  # a function under test, not a test  # type: ignore[attr-defined]
 

@@ -10,13 +10,15 @@ from nlgraft.text import tokenizers
 from nlgraft.text.corpora import load_corpus
 from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.text.tokenizer_config import LearnedTokenizerConfig, WordTokenizerConfig
-from nlgraft.text.tokenizers import SentencePiece, sampled_lines, train_sentencepiece
-from nlgraft.text.word_tokenizers import (
+from nlgraft.text.tokenizers import (
     TOKENIZER_FILE,
+    SentencePiece,
     WordSampler,
     encode_words,
     learn_byte_tokenizer,
     learn_tokenizer,
+    sampled_lines,
+    train_sentencepiece,
 )
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from tests.processes import python
@@ -25,7 +27,7 @@ LEARN = """
 import sys
 from pathlib import Path
 from nlgraft.text.tokenizer_config import WordTokenizerConfig
-from nlgraft.text.word_tokenizers import learn_tokenizer
+from nlgraft.text.tokenizers import learn_tokenizer
 lines = Path("lines").read_text("utf-8").splitlines()
 for kind in ("wordpiece", "unigram", "bpe"):
     Path(kind).mkdir()

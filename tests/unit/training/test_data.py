@@ -8,9 +8,17 @@ from safetensors.numpy import save_file
 from nlgraft.basics.errors import DataError, StoreError
 from nlgraft.nn.frozen_states import FrozenStates
 from nlgraft.text.batches import Ragged
-from nlgraft.training.data import SampledText, Seq2SeqData
 from nlgraft.training.train_config import Side, View
-from nlgraft.training.views import Encoded, beside, join, surround, take, write_encoded
+from nlgraft.training.views import (
+    Encoded,
+    SampledText,
+    Seq2SeqData,
+    beside,
+    join,
+    surround,
+    take,
+    write_encoded,
+)
 
 BOTH = (Side(stream="source 0"), Side(stream="source 1"))
 SOURCES = [[5, 6], [7], [8, 9, 10, 5]]

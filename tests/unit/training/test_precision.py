@@ -10,11 +10,10 @@ import torch
 import nlgraft.stages
 import trainables
 from nlgraft.basics.errors import ContractError
-from nlgraft.pipeline.execute import execute_stage
 from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.stages.shared_kinds import PRECISION, TrainingSettings
-from nlgraft.stages.stage_kind import StageKind
+from nlgraft.pipeline.trial import execute_stage
+from nlgraft.stages.stage_kind import PRECISION, StageKind, TrainingSettings
 from nlgraft.training import precision
 from nlgraft.training.loop import train
 from nlgraft.training.losses import Seq2SeqObjective

@@ -4,8 +4,8 @@ import numpy as np
 
 from nlgraft.stages.run.training_task import SampledLines
 from nlgraft.text.tokenizer_config import WordSampling, WordTokenizerConfig
-from nlgraft.text.word_tokenizers import learn_tokenizer
-from nlgraft.training.classification_training import LabelledData
+from nlgraft.text.tokenizers import learn_tokenizer
+from nlgraft.training.masked_lm_training import LabelledData
 from nlgraft.training.masked_text import TEXT, MaskingIds
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 

@@ -7,7 +7,7 @@ from nlgraft.basics.errors import DataError
 from nlgraft.vocab.methods.building import build_plan
 from nlgraft.vocab.methods.interface import PlanChoices, PlanMaterial, TokenVectors
 from nlgraft.vocab.methods.registry import METHODS
-from nlgraft.vocab.tokenizers.tokens import SENTENCEPIECE, Kind
+from nlgraft.vocab.tokenizers.vocabulary import SENTENCEPIECE, Kind
 from nlgraft.vocab.transfer_plan import Provenance
 from tests.tiny_vocabularies import greedy_vocabulary
 

@@ -10,15 +10,15 @@ import sentencepiece
 import transformers
 
 from nlgraft.basics.errors import DataError
-from nlgraft.vocab.tokenizers.directories import (
+from nlgraft.vocab.tokenizers.encoding import text_encoder
+from nlgraft.vocab.tokenizers.loading import (
     copy_tokenizer,
     find_tokenizer,
     finish_tokenizer,
+    load_vocabulary,
     save_tokenizer,
 )
-from nlgraft.vocab.tokenizers.encoding import text_encoder
-from nlgraft.vocab.tokenizers.loading import load_vocabulary
-from nlgraft.vocab.tokenizers.tokens import Tok
+from nlgraft.vocab.tokenizers.vocabulary import Tok
 from tests.tiny_checkpoints import edit, train_spm
 
 rng = random.Random(1)

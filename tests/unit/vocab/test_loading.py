@@ -11,7 +11,7 @@ from tokenizers import models, normalizers, pre_tokenizers, trainers
 from nlgraft.basics.errors import DataError
 from nlgraft.vocab.tokenizers.loading import load_vocabulary, wordpiece_json
 from nlgraft.vocab.tokenizers.tokenizer_json import read_tokenizer_json
-from nlgraft.vocab.tokenizers.tokens import BYTE_LEVEL, SENTENCEPIECE, Kind, Tok
+from nlgraft.vocab.tokenizers.vocabulary import BYTE_LEVEL, SENTENCEPIECE, Kind, Tok
 from tests.tiny_checkpoints import bert_tokenizer, gpt2_tokenizer, train_spm, unigram_tokenizer
 
 rng = random.Random(0)

@@ -6,7 +6,7 @@ import pytest
 from nlgraft.vocab.methods.building import build_plan
 from nlgraft.vocab.methods.interface import PlanMaterial
 from nlgraft.vocab.methods.reconstruction import character_ngrams
-from nlgraft.vocab.tokenizers.tokens import SENTENCEPIECE, Tok
+from nlgraft.vocab.tokenizers.vocabulary import SENTENCEPIECE, Tok
 from nlgraft.vocab.transfer_plan import Provenance
 from tests.tiny_vocabularies import greedy_vocabulary
 

@@ -1,7 +1,7 @@
 """S_m: what is no member of it, and what is one only once."""
 
 from nlgraft.vocab.methods.similar import SimilarTokens
-from nlgraft.vocab.tokenizers.tokens import SENTENCEPIECE, WORDPIECE, Kind, Tok
+from nlgraft.vocab.tokenizers.vocabulary import SENTENCEPIECE, WORDPIECE, Kind, Tok
 from tests.tiny_vocabularies import greedy_vocabulary
 
 

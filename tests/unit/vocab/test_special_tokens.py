@@ -6,7 +6,7 @@ import pytest
 import torch
 import transformers
 
-from nlgraft.text.word_tokenizers import learn_byte_tokenizer
+from nlgraft.text.tokenizers import learn_byte_tokenizer
 from nlgraft.vocab_tool.checkpoints import load_checkpoint
 from tests.tiny_checkpoints import (
     LANGUAGES,

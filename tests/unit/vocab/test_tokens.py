@@ -2,7 +2,7 @@
 
 import pytest
 
-from nlgraft.vocab.tokenizers.tokens import (
+from nlgraft.vocab.tokenizers.vocabulary import (
     BYTE_LEVEL,
     BYTE_LEVEL_END_OF_WORD,
     END_OF_WORD,

@@ -8,7 +8,7 @@ import torch
 
 from nlgraft.nn.masked_lm_models import NOT_PREDICTED, MaskedBatch
 from nlgraft.text.corpora import read_corpus
-from nlgraft.text.word_tokenizers import TOKENIZER_FILE
+from nlgraft.text.tokenizers import TOKENIZER_FILE
 from nlgraft.training.masked_lm_training import read_masked_lm
 from nlgraft.training.masked_text import TEXT
 from nlgraft.training.views import Encoded

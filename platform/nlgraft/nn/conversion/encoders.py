@@ -60,7 +60,7 @@ class MaskedEncoder:
 
     model: Seq2Seq
     head: PredictionHead | None
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...]
 
 
 def read_encoder_config(hf_config: Mapping[str, Any], where: str) -> TransformerConfig:

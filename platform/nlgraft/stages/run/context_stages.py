@@ -50,7 +50,6 @@ def draw_encoder(context: StageContext) -> None:
     from transformers import AutoConfig, AutoModel
 
     _, inputs = RANDOM_ENCODER.read(context)
-    assert context.seed is not None
     with seeded(context.seed), quiet_transformers():
         model: Any = AutoModel.from_config(AutoConfig.from_pretrained(inputs.encoder), dtype=torch.float32)
         model.save_pretrained(context.directory)

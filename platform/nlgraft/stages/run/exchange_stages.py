@@ -19,7 +19,7 @@ from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.transformers_lms import TransformersLM, is_causal_lm, load_causal_lm
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.run.text_stages import REPORT_FILE, read_encoded
-from nlgraft.stages.shared_kinds import EXCHANGE, PLAN, SIDE, VECTORS, PlanInputs, PlanSettings
+from nlgraft.stages.stage_kind import EXCHANGE, PLAN, SIDE, VECTORS, PlanInputs, PlanSettings
 from nlgraft.text.files import write_json
 from nlgraft.training.masked_lm_training import read_masked_lm
 from nlgraft.training.models import DESCRIPTION, fresh_model, read_model, write_model
@@ -114,7 +114,6 @@ def _apply(plan: TransferPlan, table: Tensor, stream: int) -> Tensor:
 def learn_token_vectors(context: StageContext) -> None:
     """Learn vectors of each side's tokens from its training text."""
     settings, inputs = VECTORS.read(context)
-    assert context.seed is not None
     tables = embedding_tables(read_exchangeable(inputs.model))
     encoded = read_encoded(inputs.encoded, "train")
     for side, stream in settings.streams.items():
@@ -167,7 +166,7 @@ def write_plans(
     tables = embedding_tables(model)
     for side in inputs.new:
         old, new = (load_vocabulary(tokenizers[side]) for tokenizers in (inputs.old, inputs.new))
-        choices = PlanChoices(cap=settings.cap, noise_std=_noise_std(model), seed=context.seed or 0)
+        choices = PlanChoices(cap=settings.cap, noise_std=_noise_std(model), seed=context.stage.seed or 0)
         material = PlanMaterial(
             old_rows=tables[side].float().numpy(),
             new_vectors=inputs.new_vectors and read_vectors(inputs.new_vectors, side),

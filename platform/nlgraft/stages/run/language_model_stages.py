@@ -12,7 +12,7 @@ from nlgraft.evaluation.scores import Evaluation, Score
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.run.text_stages import read_encoded, training_budget, vocab_sizes
 from nlgraft.stages.run.training_task import TrainingTask, write_scores
-from nlgraft.stages.shared_kinds import LANGUAGE_MODEL, UNTRAINED_LANGUAGE_MODEL
+from nlgraft.stages.stage_kind import LANGUAGE_MODEL, UNTRAINED_LANGUAGE_MODEL
 from nlgraft.text.batches import Ragged
 from nlgraft.text.corpora import read_corpus
 from nlgraft.training.language_model_training import (
@@ -30,7 +30,6 @@ from nlgraft.training.step import Training
 def train(context: StageContext) -> None:
     """Train a language model; write it with its dev perplexity, its size and the learning curves."""
     settings, inputs = LANGUAGE_MODEL.read(context)
-    assert context.seed is not None, "the graph gives every training a seed"
     sentences = {
         split: read_encoded(inputs.encoded, split).stream(settings.stream) for split in ("train", "dev")
     }
@@ -66,7 +65,6 @@ def train(context: StageContext) -> None:
 def write_untrained(context: StageContext) -> None:
     """Write a language model with the initial weights of its pretraining."""
     settings, inputs = UNTRAINED_LANGUAGE_MODEL.read(context)
-    assert context.seed is not None, "the graph gives every draw a seed"
     vocab_size = vocab_sizes(inputs.encoded)[settings.stream]
     config = settings.model.model_copy(update={"vocab_size": vocab_size})
     write_language_model(fresh_language_model(config, context.seed), context.directory)

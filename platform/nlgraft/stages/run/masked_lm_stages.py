@@ -1,16 +1,19 @@
-"""Training and scoring of masked language models, and encoder-decoders initialised with one."""
+"""Training and scoring of masked language models, and of encoder-decoders and classifiers built on one."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from nlgraft.basics.errors import ContractError, DataError
-from nlgraft.evaluation.artifact import write_segments
+from nlgraft.evaluation.artifact import write_metrics, write_segments
 from nlgraft.evaluation.scores import Evaluation, Score
 from nlgraft.evaluation.sufficient import Statistics
 from nlgraft.nn.masked_lm_models import (
+    Classifier,
     EncoderMaskedLM,
     MaskedLM,
     TransformersMaskedLM,
@@ -24,9 +27,12 @@ from nlgraft.stages.masked_lm_graph import (
     BERT2BERT,
     CHECKPOINT_TOKENIZER,
     ENCODED_WORDS,
+    SCORE_CLASSIFIER,
     SCORE_MASKED,
+    TRAIN_CLASSIFIER,
     TRAIN_MASKED,
     WORD_TOKENIZER,
+    ClassifierInputs,
     TrainMaskedSettings,
 )
 from nlgraft.stages.run.text_stages import REPORT_FILE, read_encoded, training_budget
@@ -36,21 +42,30 @@ from nlgraft.stages.run.training_task import (
     write_scores,
     write_split,
 )
-from nlgraft.stages.shared_kinds import TrainLanguageModelInputs
+from nlgraft.stages.stage_kind import TrainLanguageModelInputs
 from nlgraft.text.batches import LengthBatches, Ragged
-from nlgraft.text.corpora import read_corpus
-from nlgraft.text.corpus_config import SPLITS
+from nlgraft.text.corpora import read_corpus, read_splits
 from nlgraft.text.files import chunks, write_json
-from nlgraft.text.word_tokenizers import TOKENIZER_FILE, EncodedLines, encode_words, learn_tokenizer
+from nlgraft.text.tokenizer_config import WordSampling
+from nlgraft.text.tokenizers import TOKENIZER_FILE, EncodedLines, encode_words, learn_tokenizer
+from nlgraft.training.loop import TrainOutcome
 from nlgraft.training.losses import TokenObjective
 from nlgraft.training.masked_lm_training import (
     LOSS,
     PER_CHARACTER,
+    LabelledData,
     bert2bert,
+    classification_objective,
+    evaluate_classifier,
+    fresh_classifier,
     fresh_encoder,
+    index_labels,
     masked_losses,
     predict_masked,
+    read_body,
+    read_classifier,
     read_masked_lm,
+    write_classifier,
     write_masked_lm,
 )
 from nlgraft.training.masked_text import (
@@ -77,7 +92,6 @@ _SCORING_TOKENS = 4096
 def train(context: StageContext) -> None:
     """Train a masked language model, fresh, released or from an earlier one; write it with its dev losses."""
     settings, inputs = TRAIN_MASKED.read(context)
-    assert context.seed is not None
     ids = MaskingIds.of(load_vocabulary(inputs.tokenizer))
     model = _start_model(settings, inputs, context, ids).to(context.device)
     masker = Masker(read_encoded(inputs.encoded, "train"), ids, settings.masking, context.seed)
@@ -141,7 +155,6 @@ def _start_model(
 ) -> MaskedLM:
     if inputs.start is not None:
         return read_masked_lm(inputs.start)
-    assert context.seed is not None
     seed = derive_seed(context.seed, "initial weights")
     if settings.checkpoint is not None:
         model, drawn = load_checkpoint(context.locations["checkpoint"], settings.checkpoint.revision, seed)
@@ -161,7 +174,7 @@ def _start_model(
 def begin(context: StageContext) -> None:
     """Write a masked language model before any training: a released one, or one with fresh weights."""
     settings, inputs = BEGIN_MASKED.read(context)
-    seed = derive_seed(context.seed or 0, "initial weights")
+    seed = derive_seed(context.stage.seed or 0, "initial weights")
     vocabulary = load_vocabulary(inputs.tokenizer)
     size, pad_id = len(vocabulary), MaskingIds.of(vocabulary).pad
     if settings.bert is not None:
@@ -200,7 +213,6 @@ def begin_encoder_decoder(context: StageContext) -> None:
             "has_output_bias": False,
         }
     )
-    assert context.seed is not None
     size = len(masked.input_table)
     write_model(bert2bert(masked, config, fresh_model(config, size, size, context.seed)), context.directory)
 
@@ -258,9 +270,8 @@ def encode(context: StageContext) -> None:
     vocabulary = load_vocabulary(inputs.tokenizer)
     unknown = MaskingIds.of(vocabulary).unk
     report: dict[str, object] = {"vocab_sizes": {TEXT: len(vocabulary)}}
-    # Not every corpus has a test split.
-    for split in (split for split in SPLITS if (inputs.corpus / split).is_dir()):
-        lines = read_corpus(inputs.corpus / split).lines(TEXT)
+    for split, corpus in read_splits(inputs.corpus).items():
+        lines = corpus.lines(TEXT)
         counts = Counter[str]()
         encoded = (
             encode_words(inputs.tokenizer / TOKENIZER_FILE, chunk, settings.max_tokens)
@@ -286,3 +297,93 @@ def _parts(
         counts["words"] += len(part.word_sizes.values)
         counts["unknown"] += int((part.ids.values == unknown).sum())
         yield from ((TEXT, part.ids), (WORDS, part.words), (WORD_SIZES, part.word_sizes))
+
+
+# Sequence classifiers on the body of a masked language model.
+
+
+def train_classifier(context: StageContext) -> None:
+    """Train a classifier; write it with its dev scores, its size and the learning curves."""
+    settings, inputs = TRAIN_CLASSIFIER.read(context)
+    # Sorted, so that a class has the same number in every process.
+    labels = sorted(set(_labels(inputs, "train")))
+    if len(labels) < 2:
+        raise DataError(f"train has one label, {labels[0]!r}: nothing is left to decide")
+    body = read_body(inputs.body)
+    budget = training_budget(settings.train, inputs.corpus, "train", context.seed)
+    data: LabelledData | SampledLines = _data(inputs, "train", labels, body, budget, context.seed)
+    if settings.sampling is not None:
+        data = _sampled(inputs, settings.sampling, data, budget, context.seed)
+    dev = _data(inputs, "dev", labels, body)
+    model = fresh_classifier(body, len(labels), settings.classifier, context.seed)
+
+    def measure(model: Classifier) -> Evaluation:
+        return evaluate_classifier(model, dev, len(labels), context.device)
+
+    def save(model: Classifier, directory: Path) -> None:
+        write_classifier(model, labels, directory)
+
+    training = Training(model, classification_objective, data, settings.train)
+    outcome, _ = TrainingTask(training, measure, save).run(context)
+    # How fast it learns, in one number: a method may end equal and be better on the way.
+    mean = Score(_curve_mean(outcome), len(dev), "maximize", "trapezoids over steps|points")
+    write_metrics(context.directory, {"dev/accuracy.curve": mean})
+
+
+def _sampled(
+    inputs: ClassifierInputs[Path],
+    sampling: WordSampling,
+    plain: LabelledData,
+    budget: int | LengthBatches,
+    seed: int,
+) -> SampledLines:
+    ids = MaskingIds.of(load_vocabulary(inputs.tokenizer))
+
+    def labelled(text: Encoded) -> LabelledData:
+        return LabelledData(text.stream(TEXT), plain.classes, ids, batch_tokens=budget, seed=seed)
+
+    lines = read_corpus(inputs.corpus / "train").text(TEXT)
+    return SampledLines(lines, inputs.tokenizer, sampling, seed, labelled)
+
+
+def _curve_mean(outcome: TrainOutcome) -> float:
+    """Average the accuracy between the first and the last evaluation over the steps."""
+    points = np.array([point[:2] for point in outcome.curves["dev/accuracy"]])
+    # One evaluation has no width to average over.
+    if len(points) == 1:
+        return float(points[0, 1])
+    # The area under the curve, divided by its width.
+    return float(np.trapezoid(points[:, 1], points[:, 0]) / (points[-1, 0] - points[0, 0]))
+
+
+def score_classifier(context: StageContext) -> None:
+    """Score a classifier on a split, with per-line statistics."""
+    settings, inputs = SCORE_CLASSIFIER.read(context)
+    model, labels = read_classifier(inputs.classifier, inputs.body)
+    data = _data(inputs, settings.split, labels, model.body)
+    evaluation = evaluate_classifier(model.to(context.device), data, len(labels), context.device)
+    write_split(context.directory, settings.split, evaluation)
+
+
+def _labels(inputs: ClassifierInputs[Path], split: str) -> list[str]:
+    return read_corpus(inputs.corpus / split).text("label")
+
+
+def _data(
+    inputs: ClassifierInputs[Path],
+    split: str,
+    labels: Sequence[str],
+    body: MaskedLM,
+    batch_tokens: int | LengthBatches = _SCORING_TOKENS,
+    seed: int = 0,
+) -> LabelledData:
+    """Set up the lines of a split.
+
+    Raises:
+        DataError: A line is longer than the body's position table, or a label unknown.
+    """
+    lines = read_encoded(inputs.encoded, split).stream(TEXT)
+    body.refuse_longer(lines.lengths.max(initial=0))
+    classes = index_labels(_labels(inputs, split), labels, split)
+    ids = MaskingIds.of(load_vocabulary(inputs.tokenizer))
+    return LabelledData(lines, classes, ids, batch_tokens=batch_tokens, seed=seed)

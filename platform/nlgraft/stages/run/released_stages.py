@@ -46,9 +46,9 @@ from nlgraft.text.tokenizers import BOS, EOS, PAD, SPECIAL_PIECES, UNK, parse_se
 from nlgraft.training.masked_lm_training import write_masked_lm
 from nlgraft.training.models import write_description, write_model
 from nlgraft.training.weights import carry_over
-from nlgraft.vocab.tokenizers.directories import find_tokenizer
 from nlgraft.vocab.tokenizers.loading import (
     added_token,
+    find_tokenizer,
     load_vocabulary,
     read_by_transformers,
     read_lines,

@@ -12,14 +12,13 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from nlgraft.pipeline.stage import StageContext
-from nlgraft.stages.shared_kinds import CORPUS, ENCODED, TOKENIZER
+from nlgraft.stages.stage_kind import CORPUS, ENCODED, TOKENIZER
 from nlgraft.text.batches import LengthBatches, Ragged
 from nlgraft.text.corpora import Corpus, corpus_report, load_corpus, read_corpus, report_json, write_corpus
 from nlgraft.text.corpus_checks import round_trip_warning
 from nlgraft.text.corpus_config import CorpusConfig
 from nlgraft.text.files import JoinedLines, chunks, read_json, spooled, write_json
-from nlgraft.text.tokenizers import SentencePiece, Tokenizer, train_sentencepiece
-from nlgraft.text.word_tokenizers import ContextTokenizer, WordPiece
+from nlgraft.text.tokenizers import ContextTokenizer, SentencePiece, Tokenizer, WordPiece, train_sentencepiece
 from nlgraft.training.train_config import TrainConfig
 from nlgraft.training.views import Encoded, write_encoded
 

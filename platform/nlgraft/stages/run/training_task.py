@@ -15,9 +15,9 @@ from nlgraft.evaluation.artifact import write_metrics, write_segments
 from nlgraft.evaluation.scores import Evaluation, Score
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.metrics import metric_name
-from nlgraft.stages.shared_kinds import SIDE
+from nlgraft.stages.stage_kind import SIDE
 from nlgraft.text.tokenizer_config import WordSampling
-from nlgraft.text.word_tokenizers import TOKENIZER_FILE, WordSampler
+from nlgraft.text.tokenizers import TOKENIZER_FILE, WordSampler
 from nlgraft.training.loop import TrainOutcome
 from nlgraft.training.loop import train as run_loop
 from nlgraft.training.masked_text import TEXT, WORD_SIZES, WORDS
@@ -99,7 +99,7 @@ def write_split(directory: Path, split: str, evaluation: Evaluation, prefix: str
     write_scores(directory, scores, prefix)
 
 
-def write_scores(directory: Path, scores: Mapping[str, Score], prefix: str = "") -> None:
+def write_scores(directory: Path, scores: Mapping[str, Score], prefix: str) -> None:
     """Write scores by their whole names, behind the prefix if there is one."""
     write_metrics(directory, {metric_name(name, prefix): score for name, score in scores.items()})
 

@@ -63,7 +63,7 @@ class Axes:
     factors: Mapping[str, Factor]
     components: Mapping[str, Component]
     design: Design
-    exclude: Sequence[Mapping[str, Any]] = ()
+    exclude: Sequence[Mapping[str, Any]]
 
     @cached_property
     def baseline(self) -> dict[str, Any]:

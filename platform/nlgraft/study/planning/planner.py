@@ -9,9 +9,9 @@ from typing import Any
 
 from nlgraft.basics.errors import DataError
 from nlgraft.basics.wording import count, name_some
-from nlgraft.pipeline.execute import load_function
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.pipeline.trial import load_function
 from nlgraft.study.data.design import Cell, cells, idle_note
 from nlgraft.study.data.plan import Plan
 from nlgraft.study.data.space import corner

@@ -16,12 +16,17 @@ from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data import paths
 from nlgraft.study.data.study import SCHEMA_VERSION, Overrides, Study
 from nlgraft.study.reading import documents, overrides
-from nlgraft.study.reading.claim_rules import claim_problems
 from nlgraft.study.reading.documents import Document
 from nlgraft.study.reading.draft import StudyT, describe, read_draft
 from nlgraft.study.reading.idle_rules import idle_problems, shadow_problems
-from nlgraft.study.reading.rules import seed_problems, study_problems, usable_cells, value_problems
-from nlgraft.study.reading.system_rules import system_problems
+from nlgraft.study.reading.rules import (
+    claim_problems,
+    seed_problems,
+    study_problems,
+    system_problems,
+    usable_cells,
+    value_problems,
+)
 from nlgraft.text.files import looking_below
 
 # The record of a study in its store, by which status and report find it by name.

@@ -192,7 +192,7 @@ class ResolvedCell:
     params: Mapping[str, Any]
     config: BaseModel
     system: System
-    mirror: Path | None = None
+    mirror: Path | None
 
     @cached_property
     def document(self) -> dict[str, Any]:

@@ -20,8 +20,7 @@ from nlgraft.vocab.methods.interface import (
     TokenVectors,
 )
 from nlgraft.vocab.methods.registry import find_method
-from nlgraft.vocab.tokenizers.tokens import Kind, Tok
-from nlgraft.vocab.tokenizers.vocabulary import SUBSTITUTE_ROLES, Vocabulary, role_of
+from nlgraft.vocab.tokenizers.vocabulary import SUBSTITUTE_ROLES, Kind, Tok, Vocabulary, role_of
 from nlgraft.vocab.transfer_plan import Array, Noise, Provenance, TransferPlan
 
 

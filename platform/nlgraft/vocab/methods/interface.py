@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nlgraft.vocab.methods.similar import DEFAULT_CAP, Similar, SimilarTokens
-from nlgraft.vocab.tokenizers.tokens import Tok
-from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
+from nlgraft.vocab.tokenizers.vocabulary import Tok, Vocabulary
 from nlgraft.vocab.transfer_plan import Array, Noise
 
 VectorKind = Literal["skipgram", "cbow"]

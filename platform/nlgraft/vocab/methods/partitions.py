@@ -15,8 +15,7 @@ import numpy as np
 
 from nlgraft.vocab.methods.interface import Request, Rows
 from nlgraft.vocab.tokenizers.segmenters import marked_characters
-from nlgraft.vocab.tokenizers.tokens import Kind, Tok
-from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
+from nlgraft.vocab.tokenizers.vocabulary import Kind, Tok, Vocabulary
 
 TieRule = Literal["longest", "count"]
 

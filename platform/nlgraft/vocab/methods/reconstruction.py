@@ -13,7 +13,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from nlgraft.vocab.methods.interface import Request, Rows
-from nlgraft.vocab.tokenizers.tokens import Tok
+from nlgraft.vocab.tokenizers.vocabulary import Tok
 from nlgraft.vocab.transfer_plan import Array
 
 SHORTEST, LONGEST = 3, 6

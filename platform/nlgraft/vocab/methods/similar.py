@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from itertools import islice
 
-from nlgraft.vocab.tokenizers.tokens import Kind, Tok
-from nlgraft.vocab.tokenizers.vocabulary import Vocabulary, are_compatible
+from nlgraft.vocab.tokenizers.vocabulary import Kind, Tok, Vocabulary, are_compatible
 
 DEFAULT_CAP = 10
 """Most similar tokens of a token (the authors' code; the paper does not say)."""

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nlgraft.basics.errors import DataError
-from nlgraft.vocab.tokenizers.tokens import Tok
-from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
+from nlgraft.vocab.tokenizers.vocabulary import Tok, Vocabulary
 
 CHUNK_LINES = 10_000
 """Lines encoded at once, to bound memory."""

@@ -349,9 +349,7 @@ def _best(text: str, scores: Scores, unknown: float) -> float:
 # Append the special tokens of one tokenizer to another.
 
 
-def append_tokens(
-    directory: Path, entries: Sequence[Mapping[str, Any]], roles: Mapping[str, str] | None = None
-) -> None:
+def append_tokens(directory: Path, entries: Sequence[Mapping[str, Any]], roles: Mapping[str, str]) -> None:
     """Append tokens to a tokenizer, in place; all of its ids stay.
 
     Args:

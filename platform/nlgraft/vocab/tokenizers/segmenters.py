@@ -8,38 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate, pairwise
-from typing import NamedTuple, Protocol
 
-from nlgraft.vocab.tokenizers.tokens import Marking, Tok
+from nlgraft.vocab.tokenizers.vocabulary import Marking, Piece, Tok
 
 Symbol = tuple[str, int]
 """A part of a token in its tokenizer's notation, and how many bytes of the core it spells."""
 Rank = Callable[[str, str], float | None]
 """When two neighbouring symbols are merged, the lowest first; None: never."""
-
-
-class Piece(NamedTuple):
-    """A vocabulary entry and the part of the core it spells."""
-
-    id: int
-    start: int
-    end: int
-
-
-class Segmenter(Protocol):
-    """Splits a canonical token into entries of one vocabulary."""
-
-    def segment(self, tok: Tok, *, is_whole_allowed: bool = True) -> list[Piece]:
-        """Segment ``tok``.
-
-        Args:
-            tok: A canonical token; a boundary side that is None counts as not marked.
-            is_whole_allowed: If false, no single piece may spell the whole core.
-
-        Returns:
-            Pieces in text order; text that the vocabulary cannot spell is left out.
-        """
-        ...
 
 
 class GreedySegmenter:

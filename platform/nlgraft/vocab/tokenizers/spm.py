@@ -11,10 +11,17 @@ import sentencepiece
 from nlgraft.basics.errors import DataError
 from nlgraft.text.files import read_json
 from nlgraft.text.tokenizers import parse_sentencepiece
-from nlgraft.vocab.tokenizers.segmenters import BpeSegmenter, Segmenter, UnigramSegmenter
+from nlgraft.vocab.tokenizers.segmenters import BpeSegmenter, UnigramSegmenter
 from nlgraft.vocab.tokenizers.tokenizer_json import added_token, tokens_by_id
-from nlgraft.vocab.tokenizers.tokens import SENTENCEPIECE, SENTENCEPIECE_SUFFIX, Kind
-from nlgraft.vocab.tokenizers.vocabulary import Vocabulary, make_vocabulary, role_of
+from nlgraft.vocab.tokenizers.vocabulary import (
+    SENTENCEPIECE,
+    SENTENCEPIECE_SUFFIX,
+    Kind,
+    Segmenter,
+    Vocabulary,
+    make_vocabulary,
+    role_of,
+)
 
 UNIGRAM, BPE = 1, 2
 """Numbers of the model types in the model file."""

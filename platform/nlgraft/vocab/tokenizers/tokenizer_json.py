@@ -12,11 +12,10 @@ from nlgraft.vocab.tokenizers.encoding import open_tokenizer, search_errors
 from nlgraft.vocab.tokenizers.segmenters import (
     BpeSegmenter,
     GreedySegmenter,
-    Segmenter,
     UnigramSegmenter,
     rank_by,
 )
-from nlgraft.vocab.tokenizers.tokens import (
+from nlgraft.vocab.tokenizers.vocabulary import (
     BYTE_LEVEL,
     BYTE_LEVEL_END_OF_WORD,
     END_OF_WORD,
@@ -25,8 +24,11 @@ from nlgraft.vocab.tokenizers.tokens import (
     WORDPIECE,
     Kind,
     Marking,
+    Segmenter,
+    Vocabulary,
+    make_vocabulary,
+    role_of,
 )
-from nlgraft.vocab.tokenizers.vocabulary import Vocabulary, make_vocabulary, role_of
 
 MAX_TOKENS = 1 << 24
 """Far above the largest vocabulary there is: ids and sizes beyond it are damage and would fill memory."""
