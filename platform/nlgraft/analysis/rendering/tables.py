@@ -54,7 +54,7 @@ def comparison_notes(compared: Compared, alpha: float, *, is_of_study: bool = Tr
     if any(comparison.scope == "segments" for _, comparison in compared):
         yield f"† {ONE_SEED}; nothing is decided."
     if any(comparison.smallest_detectable is not None for _, comparison in compared):
-        why = " Where an undecided row has none, `nlgraft why` says how probable each look is." * is_of_study
+        why = " Where an undecided row has none, nlgraft why says how probable each look is." * is_of_study
         yield (
             "Detectable: the true difference that so many seeds find in four of five such studies; below "
             f"{FEW_SEEDS} seeds only a range is known. Seeds needed: the first look that probably "
