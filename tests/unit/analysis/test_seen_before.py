@@ -8,9 +8,11 @@ import pytest
 
 from nlgraft.analysis.data.ledger import open_ledger
 from nlgraft.analysis.rendering.journals import ledger_sentences, ledger_table
+from nlgraft.analysis.rendering.search_tables import search_table
 from nlgraft.analysis.rendering.typesetting import to_markdown
 from nlgraft.study.data.design import cells
 from nlgraft.study.public import Study
+from nlgraft.study.reading.resolving import resolve_config
 
 SEARCHES = Path(__file__).parents[3] / "search_spaces"
 BLEU, ACCURACY = "test/bleu", "test/accuracy"
@@ -172,3 +174,20 @@ def test_arms_that_differ_with_searched_settings_alone_are_questions_of_their_ow
     # Holm over five; .8 of the level is that of the first look, .8 of alpha that of the first declaration.
     steps = [answer.p * (5 - rank) / 0.64 for rank, answer in enumerate(answers)]
     assert [answer.p_holm for answer in answers] == pytest.approx(np.minimum(1, np.maximum.accumulate(steps)))
+
+
+@pytest.mark.parametrize(("num_layers", "shown_part"), [(0, "–"), (2, "{'lora': {'rank': 8, 'alpha': 16}}")])
+def test_a_search_did_not_choose_what_nothing_read(scored, num_layers, shown_part):
+    """Without a fine encoder nothing is new, so that there is no rest of which a part could learn."""
+    study = Study.from_yaml(SEARCHES / "multi_source" / "search.yaml")
+    lora = {"lora": {"rank": 8, "alpha": 16}}
+    params = {"sources.fine_encoder.num_layers": num_layers, "multi_source.part": lora}
+    result = scored(study, {cell.label: {BLEU: np.arange(3.0)} for cell in cells(study)})
+    for cell in result.cells:
+        object.__setattr__(cell, "params", params)
+        config = resolve_config(study, cell.cell, params).model_dump(mode="json")
+        for trial in cell.trials:
+            object.__setattr__(trial, "record", replace(trial.record, config=config))
+    table = search_table(result)
+    column = table.header.index("multi_source.part")
+    assert {row[column].text for row in table.rows} == {shown_part}
