@@ -98,8 +98,7 @@ def test_the_first_trial_declares_the_study_before_its_score_is_seen(make_small_
     labels = [cell.label for cell in cells(study)]
     skip = [(label, seed) for label in labels for seed in study.seeds][1:]
     run(study, store, skip=skip).declare()
-    listed = nlgraft("ledger", "--storage", store.uri).output
-    assert listed.splitlines()[1].endswith("declared only"), "nothing was compared yet"
+    assert "declared only" in nlgraft("ledger", "--storage", store.uri).output
     result = run(study, store)
     result.declare()
     assert len(entries(store)) == 1, "all of it has been declared"

@@ -14,9 +14,7 @@ import pytest
 
 from nlgraft.basics.errors import StudyError, TrialFailed
 from nlgraft.evaluation.artifact import read_segments
-from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial import run_trial
 from nlgraft.runs.run import read_result
 from nlgraft.study.data import paths
 from nlgraft.study.data.design import cells
@@ -24,6 +22,7 @@ from nlgraft.study.public import Study
 from nlgraft.study.reading.resolving import resolve_cell
 from tests.commands import write_study
 from tests.processes import patient, wait_until
+from tests.unit.stages.runs import run
 from trainables.command import guard
 from trainables.command.stages import LOG
 
@@ -93,13 +92,9 @@ def graph_of(study, cell=0, seed=1):
     return resolve_cell(study, cells(study)[cell]).graph(seed)
 
 
-def ran(graph, store, reporter=None):
-    return run_trial(graph, store, reporter=reporter or NullReporter(), config={}, is_waiting=True)
-
-
 def fails(graph, store, words):
     with pytest.raises(TrialFailed, match=words):
-        ran(graph, store)
+        run(store, graph)
 
 
 def with_script(code, script, **train):
@@ -126,7 +121,6 @@ def with_script(code, script, **train):
             "search.space.settings.momentum.high",
             "got 2",
         ),
-        ({"base.declare.lr.typ": "int"}, "base.declare.lr.typ", "Did you mean 'type'"),
         ({"base.declare.name.min": 1, "base.declare.name.default": "a"}, "base.declare.name", "min and max"),
         ({"base.declare.seed": {"type": "int", "default": 1}}, "base.declare.seed", "the name is taken"),
         ({"base.stages.train.command": "run 'x={settings} {seed}'"}, "base.stages.train", "word 'x={sett"),
@@ -236,7 +230,7 @@ def test_a_needed_stage_runs_once_for_all_cells_and_seeds_that_agree_in_what_it_
     study = study_of(code, {"base.stages": {"prepare": prepare, "fit": train}})
     graphs = [graph_of(study, cell, seed) for cell in (0, 1) for seed in (1, 2)]
     assert len({graph.fingerprint for graph in graphs}) == 4
-    records = [ran(graph, store) for graph in graphs]
+    records = [run(store, graph) for graph in graphs]
     assert {record.state for record in records} == {"finished"}
     assert runs.read_text().splitlines() == ["prepared"]
 
@@ -246,7 +240,7 @@ def test_a_needed_stage_runs_once_for_all_cells_and_seeds_that_agree_in_what_it_
 
 def test_metrics_curves_items_and_log_are_kept(code, store):
     graph = graph_of(study_of(code, {"base.settings": {"optimizer": "sgd"}}), 1, seed=7)
-    record = ran(graph, store)
+    record = run(store, graph)
     assert record.metrics.pop("command_s") > 0
     assert record.metrics == {"dev/loss": 0.125, "test/item.hit": 0.5}
     assert [point[:2] for point in record.curves["dev/loss"]] == [[1, 0.25], [2, 0.125]]
@@ -261,10 +255,10 @@ def test_metrics_curves_items_and_log_are_kept(code, store):
 def test_a_search_trial_has_no_metric_of_the_test_set(code, store):
     study = study_of(code)
     searched = resolve_cell(study, cells(study)[0]).graph(1, ("dev",))
-    assert ran(searched, store).metrics.keys() == {"dev/loss", "command_s"}
+    assert run(store, searched).metrics.keys() == {"dev/loss", "command_s"}
     replicate = graph_of(study)
     assert replicate.find("train") == searched.find("train")
-    assert ran(replicate, store).metrics.keys() == {"dev/loss", "test/item.hit", "command_s"}
+    assert run(store, replicate).metrics.keys() == {"dev/loss", "test/item.hit", "command_s"}
     assert read_result(study, store).num_segments("test/item.hit") == 2, "the ledger counts items"
 
 
@@ -277,7 +271,7 @@ def test_words_are_filled_in_without_a_shell(code, store):
         "base.declare.name.default": "two words; $(exit)",
     }
     graph = graph_of(study_of(code, {**changes, "factors": {}}))
-    ran(graph, store)
+    run(store, graph)
     called, environment = (store.fetch(graph.find("train")) / LOG).read_text().splitlines()
     name = "two words; $(exit)"
     assert called == f"called with x={{$HOME}} {name} --lr=0.5 --optimizer=adam b={name} y=1 a={{}}"
@@ -392,7 +386,7 @@ def test_a_killed_command_goes_on_from_its_checkpoint(code, store):
     graph = graph_of(study)
     fails(graph, store, "SIGKILL")
     second_part = time.monotonic()
-    record = ran(graph, store)
+    record = run(store, graph)
     assert record.metrics["command_s"] > time.monotonic() - second_part, "the first part counts"
     assert (store.fetch(graph.find("train")) / LOG).read_text().splitlines()[0] == "from 0", "its log is kept"
     again = [int(line) for line in steps.read_text().split()]
@@ -429,7 +423,7 @@ def test_a_script_that_saves_faster_than_it_can_be_copied_goes_on_from_a_checkpo
     graph = graph_of(study_of(code, {"base.stages.train.command": command}))
     fails(graph, store, "SIGKILL")
     assert store.begun() == {graph.find("train").fingerprint}
-    assert ran(graph, store).metrics["dev/loss"] == 1 / 400
+    assert run(store, graph).metrics["dev/loss"] == 1 / 400
     first, again, *_ = (store.fetch(graph.find("train")) / LOG).read_text().splitlines()
     done, size = map(int, again.split()[1:])
     assert first == "from 0 0"
@@ -472,7 +466,7 @@ def test_a_trial_that_is_stopped_early_ends_all_its_processes(code, store):
     pids = code.parent / "pids"
     study = with_script(code, TREE.format(pids=pids, end="wait"))
     reporter = StopsOnceThree(pids)
-    record = ran(graph_of(study), store, reporter)
+    record = run(store, graph_of(study), reporter)
     assert (record.state, record.reason, reporter.steps) == ("stopped", "no better than others", [1])
     assert record.metrics == {"dev/loss": 1.0}
     wait_until(lambda: not any(is_alive(pid) for pid in pids_in(pids)))
@@ -530,7 +524,7 @@ def of_two_processes(code, end):
 
 def test_torchrun_trains_with_two_processes_in_one_trial(code, store):
     graph, pids = of_two_processes(code, "return")
-    record = ran(graph, store)
+    record = run(store, graph)
     assert record.metrics["dev/processes"] == 2
     # From 0 towards the mean 1.5 of 0, 1, 2, 3 in two steps that halve the distance; their variance is 1.25.
     curve = [point[:2] for point in record.curves["dev/loss"]]
@@ -544,7 +538,7 @@ def test_torchrun_ends_with_both_processes(code, store):
     graph, pids = of_two_processes(code, "fail")
     fails(graph, store, r"status 1; it wrote: .rank1.: ValueError: the second process fails")
     graph, pids = of_two_processes(code, "hang")
-    record = ran(graph, store, StopsOnceThree(pids))
+    record = run(store, graph, StopsOnceThree(pids))
     assert (record.state, record.metrics["dev/loss"]) == ("stopped", 1.8125)
     wait_until(lambda: not any(is_alive(pid) for pid in pids_in(pids)))
 

@@ -91,8 +91,6 @@ def test_steps_waiting_and_the_time_left_are_said(screen):
     ]
     screen.now_s = 30
     assert screen.picture()[-1] == "0 of 4 trials, 0:30 so far, about 60 s left"
-    screen.show(TrialProgress(TRIAL, "encoded", 20_000, {}, 0))
-    assert screen.picture()[0] == "baseline, seed 1: encoded line 20000"
     fewer = Outlook(1, {"upstream": 2}, left_s=90.0)
     assert screen.show(fewer)[-1] == lines[-1], "said once"
     screen.now_s = 61
