@@ -57,7 +57,7 @@ def first_screen(stores: Path) -> None:
     page = Path(report(stores, (DEMO, "demo")).removeprefix("file://"))
     shown = "header > :not(.headline), ul, section:nth-of-type(n + 2), footer {display: none !important}"
     page.write_text(page.read_text("utf-8").replace("</head>", f"<style>{shown}</style></head>"), "utf-8")
-    picture(page.as_uri(), PICTURES / "demo.png", (1200, 830))
+    picture(page.as_uri(), PICTURES / "demo.png", (1200, 900))
 
 
 def in_a_frame(address: str, width: int, height: int, folder: Path) -> str:
