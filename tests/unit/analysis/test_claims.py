@@ -49,6 +49,7 @@ EXACT = "in the claimed direction, identical for every seed"
         (comparison(-127e6, None, is_exact=True), "minimize", ORDERING, "supported", EXACT),
         (comparison(1.0, None, is_exact=True), "minimize", ORDERING, "contradicted", "identical for every"),
         (comparison(0.01, 0.9), "maximize", ORDERING, "undecided", "its looks will hardly decide it"),
+        (comparison(0.0, None, is_same=True), "maximize", ORDERING, "undecided", "every score is the same"),
         (comparison(5.0, 0.001, (1,)), "maximize", ORDERING, "undecided", "one seed decides nothing"),
         (replace(comparison(1.0, 0.01), p_holm=None), "maximize", ORDERING, "undecided", "hardly decide it"),
         (MISSING, "maximize", ORDERING, "undecided", "no seed finished in both cells"),

@@ -95,5 +95,6 @@ def test_claims_of_every_kind_are_told_in_every_format(crossed):
     assert "lr=0.01 no worse than baseline on test/bleu by more than 0.5 | T1 | supported" in text
     assert "36.00 against 30.00; 31.00 against 30.10 (" in text
     assert "36.00 against 30.00; 31.00 against 30.00 (+5.00)" in text
+    assert "| seeds needed |" not in text, "decided in every row"
     assert crossed.render("latex").isascii()
     assert crossed.to_json()["claims"][0]["figures"] == [31.0, 30.0]

@@ -191,6 +191,8 @@ def _lacking(comparison: Comparison, alpha: float) -> str:
         return comparison.open_because
     if comparison.num_seeds < 2:
         return "one seed decides nothing"
+    if comparison.is_same:
+        return "every score is the same"
     if comparison.basis == "exploratory":
         return comparison.notes[-1]
     if comparison.seeds_more is not None:

@@ -241,7 +241,9 @@ def forest_plot(result: RecordedResults, style: Style = PAGE) -> list[Drawing]:
             ends = comparison.ci or (middle, middle)
             axes.plot(ends, [row, row], line, color=color, linewidth=2.4, solid_capstyle="round")
             axes.plot([middle], [row], marker="o", markersize=6, color=color)
-            axes.text(0, row - 0.45 / num_lines, name, transform=axes.get_yaxis_transform(), va="bottom")
+            place = axes.text(0, row - 0.45 / num_lines, name, transform=axes.get_yaxis_transform(), va="bottom")
+            # The lines of the grid and of zero end at a name.
+            place.set_bbox({"facecolor": colors()["panel"], "linewidth": 0, "pad": 1})
         axes.axvline(0, color=soft, linewidth=1)
         unit = result.system.metrics[main].unit
         label = [f"{main} minus that of {result.baseline.label} ({unit})"]

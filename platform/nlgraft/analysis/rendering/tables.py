@@ -54,11 +54,12 @@ def comparison_notes(compared: Compared, alpha: float, *, is_of_study: bool = Tr
     if any(comparison.scope == "segments" for _, comparison in compared):
         yield f"† {ONE_SEED}; nothing is decided."
     if any(comparison.smallest_detectable is not None for _, comparison in compared):
-        why = " Where an undecided row has none, nlgraft why says how probable each look is." * is_of_study
+        has_needed = any(comparison.seeds_needed is not None for _, comparison in compared)
+        needed = " Seeds needed: the first look that probably decides." * has_needed
+        why = " Where an undecided row names no look, nlgraft why says how probable each is." * is_of_study
         yield (
             "Detectable: the true difference that so many seeds find in four of five such studies; below "
-            f"{FEW_SEEDS} seeds only a range is known. Seeds needed: the first look that probably "
-            f"decides.{why}"
+            f"{FEW_SEEDS} seeds only a range is known.{needed}{why}"
         )
     undecided = [
         (label, comparison)
@@ -458,7 +459,8 @@ def _comparison_row(comparison: Comparison, decimals: int, alpha: float) -> Row:
     if comparison.detectable_ci is not None and comparison.num_seeds < FEW_SEEDS:
         low, high = (number(end, decimals) for end in comparison.detectable_ci)
         detectable = f"{low}{NO_BREAK}to{NO_BREAK}{high}"
-    return row | {"detectable": detectable, "seeds needed": NOTHING if needed is None else str(needed)}
+    # A column that no row fills is left out.
+    return row | {"detectable": detectable} | ({} if needed is None else {"seeds needed": str(needed)})
 
 
 def _claim_figures(claim: ClaimResult) -> Row:
