@@ -241,9 +241,10 @@ def forest_plot(result: RecordedResults, style: Style = PAGE) -> list[Drawing]:
             ends = comparison.ci or (middle, middle)
             axes.plot(ends, [row, row], line, color=color, linewidth=2.4, solid_capstyle="round")
             axes.plot([middle], [row], marker="o", markersize=6, color=color)
-            place = axes.text(0, row - 0.45 / num_lines, name, transform=axes.get_yaxis_transform(), va="bottom")
+            at = axes.get_yaxis_transform()
+            text = axes.text(0, row - 0.45 / num_lines, name, transform=at, va="bottom")
             # The lines of the grid and of zero end at a name.
-            place.set_bbox({"facecolor": colors()["panel"], "linewidth": 0, "pad": 1})
+            text.set_bbox({"facecolor": colors()["panel"], "linewidth": 0, "pad": 1})
         axes.axvline(0, color=soft, linewidth=1)
         unit = result.system.metrics[main].unit
         label = [f"{main} minus that of {result.baseline.label} ({unit})"]
