@@ -25,6 +25,7 @@ from nlgraft.study.planning.selection import (
     search_seed,
 )
 from nlgraft.study.reading.resolving import resolve_cell, resolve_config
+from nlgraft.study.reading.system_import import system_of
 
 if TYPE_CHECKING:
     from nlgraft.execution.optuna_study import OptunaStudy  # loads optuna
@@ -159,7 +160,10 @@ class CellSearches:
             state.is_over = True
             state.optuna.flush()
             best = best_proposal(self._study.objective, state.proposals.values())
-            searched.append(CellSearched(state.cell, None if best is None else best.params))
+            params = None
+            if best is not None and best.record is not None:
+                params = system_of(self._study).read_params(best.params, best.record.config)
+            searched.append(CellSearched(state.cell, params))
         return searched
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from nlgraft.analysis.rendering import search_tables
 from nlgraft.execution.optuna_study import importances
+from nlgraft.study.data.system import System
 
 SPACE = {
     "lr": {"type": "float", "low": 1e-4, "high": 1e-1, "log": True},
@@ -53,6 +54,12 @@ def test_trials_that_finished_count(searched):
     assert [setting.share for setting in cell.settings] == [None] * 3
     assert cell.caveats[0] == "3 finished trials are too few for importances"
     assert "left out" in cell.caveats[1]
+
+
+def test_a_value_that_nothing_reads_tells_nothing(monkeypatch, searched):
+    monkeypatch.setattr(System, "is_read", lambda self, path, config: path != "segments")
+    (cell,) = searched(FEW).searched_settings
+    assert {setting.path for setting in cell.settings} == {"lr", "upstream"}
 
 
 def test_a_configuration_that_was_proposed_again_counts_once(searched):

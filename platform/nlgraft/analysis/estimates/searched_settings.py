@@ -6,7 +6,7 @@ among the best trials depart from those among all, as shares of their sum. Two s
 parts of the range, of any setting: where none matters, one search of twenty has a setting with p <= .05.
 
 Only trials that finished with a finite objective count. A trial in which a setting is not searched, because
-its condition does not hold, tells nothing of it.
+its condition does not hold, or is not read, tells nothing of it.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def searched_settings(result: Results, cell: CellResult) -> CellSettings | None:
     if search is None:
         return None
     tried: list[Tried] = [
-        (trial.params, trial.metrics.get(objective.metric, math.nan))
+        (result.system.read_params(trial.params, trial.config), trial.metrics.get(objective.metric, math.nan))
         for trial in cell.search
         if trial.state == "finished"
     ]

@@ -62,13 +62,7 @@ def search_table(result: RecordedResults) -> Table | None:
             "distinct": str(cell.num_distinct),
             f"best {objective}": number(value, num_decimals([value])),
         }
-        # A value may have been proposed where another one keeps it from being read.
-        config = next((trial.record.config for trial in cell.trials if trial.record is not None), None)
-        params = {
-            path: value
-            for path, value in cell.params.items()
-            if config is None or result.system.is_read(path, config)
-        }
+        params = {} if chosen is None else result.system.read_params(chosen.params, chosen.config)
         rows.append(row | {path: _param(params.get(path)) for path in search.space})
     note = "Within every cell, on dev only; the replicates ran with the chosen config."
     return make_table(rows, notes=[note])

@@ -137,6 +137,11 @@ class System:
         """
         return are_met(self.conditions(path), config)
 
+    def read_params(self, params: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the searched values that have an effect in the config of their trial."""
+        # Of a value that another one keeps from being read, a search says nothing.
+        return {path: value for path, value in params.items() if self.is_read(path, config)}
+
     def validate(self, values: Mapping[str, Any], directory: str | None = None) -> BaseModel:
         """Build the config from nested JSON values, strict about types.
 
