@@ -120,13 +120,8 @@ def load_material(*, is_constructed: bool = False) -> Material:
     atexit.register(directory.cleanup)
     corpus = seq2seq_graph.corpus("bench", config)
     learned = seq2seq_graph.tokenizers("bench", TokenizerConfig(vocab_size=VOCAB_SIZE), {"bench": corpus})
-    text = seq2seq_graph.encode(
-        "bench",
-        corpus,
-        {**learned, CONTEXT: learned["source 0"]},
-        streams={CONTEXT: "source 0"},
-        splits=("train", "dev", "test"),
-    )
+    tokenizers = {**learned, CONTEXT: learned["source 0"]}
+    text = seq2seq_graph.encode("bench", corpus, tokenizers, streams={CONTEXT: "source 0"})
     return Material(name, text, ArtifactStore.open(directory.name))
 
 

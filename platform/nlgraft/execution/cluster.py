@@ -229,11 +229,13 @@ class WorkerGroup:
         resources: Their number and shape.
         run_directory: Where Ray Train keeps its own small files.
         growth_s: Time between looks for more workers: to grow costs the steps since the last checkpoint.
+        is_spread: True to use as many nodes as there are, not as few as suffice.
     """
 
     resources: Resources
     run_directory: str
     growth_s: float = 300.0
+    is_spread: bool = False
 
 
 def prepare_process(address: str | None) -> None:

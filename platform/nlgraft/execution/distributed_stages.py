@@ -232,6 +232,7 @@ def _new_trainer(
             elastic_resize_monitor_interval_s=group.growth_s,
             use_gpu=has_gpus,
             resources_per_worker=shape,
+            placement_strategy="SPREAD" if group.is_spread else "PACK",
             label_selector={_NODE_LABEL: f"!in({','.join(sorted(faulty))})"} if faulty else None,
         ),
         run_config=RunConfig(

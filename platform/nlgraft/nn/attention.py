@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -49,7 +48,7 @@ class Memory:
         """Replace the states, [B, S, any width]; positions and padding stay."""
         return Memory(states, self.valid, self.has_padding, self.has_absent)
 
-    @cached_property
+    @property
     def mask(self) -> Tensor | None:
         """Positions that may be attended to, bool [B, 1, 1, S]; None: all.
 
@@ -61,7 +60,7 @@ class Memory:
         valid = self.valid if self.present is None else self.valid | ~self.present[:, None]
         return valid[:, None, None, :]
 
-    @cached_property
+    @property
     def present(self) -> Tensor | None:
         """Sentences with at least one real position, bool [B]; None: all."""
         return self.valid.any(1) if self.has_absent else None

@@ -66,7 +66,10 @@ def _is_worthwhile(a_RK: Tensor, b_NK: Tensor) -> bool:
 
 
 def _is_possible(*tensors: Tensor) -> bool:
-    return _IS_AVAILABLE and all(t.dtype == torch.float32 and t.device.type == "cpu" for t in tensors)
+    # torch's compiler has kernels of its own, and cannot call this one with weights that change.
+    if not _IS_AVAILABLE or torch.compiler.is_compiling():
+        return False
+    return all(t.dtype == torch.float32 and t.device.type == "cpu" for t in tensors)
 
 
 def _by_onednn(a_RK: Tensor, b_NK: Tensor, bias_N: Tensor | None) -> Tensor:

@@ -279,19 +279,22 @@ def check_equal_versions(versions: set[str]) -> Check:
 
 
 def _check_group(storage: str, nodes: Sequence[dict[str, Any]]) -> Check:
-    """Train on a group of workers, one a node or two on a single one; its losses are those of one worker."""
+    """Train on a group: its losses are those of one worker.
+
+    Every GPU has a worker; without GPUs every node, or a single one two.
+    """
     from nlgraft.execution.distributed_stages import run_on_workers
     from nlgraft.runs.device_trials import SPEED_SYSTEM, unequal_losses
 
     num_gpus = int(sum(node["Resources"].get("GPU", 0) for node in nodes))
-    num_workers = min(max(2, len(nodes)), num_gpus or len(nodes) + 1)
+    num_workers = num_gpus or max(2, len(nodes))
     resources = Resources(workers=num_workers, gpus_per_worker=min(1, num_gpus))
     store, folder, began_s = ArtifactStore.open(storage), f"doctor-{uuid4().hex}", time.perf_counter()
     group_store = ArtifactStore.open(store.child_uri(folder))
     distribute = partial(
         run_on_workers,
         place=group_store.place,
-        group=WorkerGroup(resources, group_store.child_uri("ray")),
+        group=WorkerGroup(resources, group_store.child_uri("ray"), is_spread=True),
         reporter=RecordingReporter(NullReporter()),
         losses=Losses(0),
         report_waiting=lambda is_waiting: None,

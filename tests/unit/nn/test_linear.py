@@ -193,3 +193,12 @@ def test_other_precisions_and_subclasses_stay(model, monkeypatch):
     layer = Linear(8, 4)
     with torch.inference_mode(), packed_weights(layer), torch.autocast("cpu", dtype=torch.bfloat16):
         assert layer(torch.ones(2, 8)).dtype == torch.bfloat16
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
+@pytest.mark.slow  # its compiler
+def test_compiled_layers_compute_the_same(for_all_sizes):
+    layer, x = Linear(16, 8), torch.randn(3, 5, 16)
+    torch.testing.assert_close(
+        torch.compile(layer, dynamic=True)(x), nn.functional.linear(x, layer.weight, layer.bias)
+    )
