@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.overhead import empty_study
 from nlgraft.execution.events import Event, TrialEnded
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.runs.run import Run
+from nlgraft.runs.run import Place, Run
 from nlgraft.study.data.design import cells
 
 NUM_TRIALS = 10_000
@@ -56,10 +56,10 @@ def _resident_mib() -> float:
 
 def run_once(directory: Path) -> Course:
     """Run the study of no-op trials, or find it complete."""
-    study = empty_study(directory, NUM_TRIALS, NUM_WORKERS)
-    store = ArtifactStore.open(directory)
-    course = Course()
-    Run(study, store, cells(study), f"sqlite:///{directory / 'mlflow.db'}", on_event=course.observe).result()
+    study, course = empty_study(directory, NUM_TRIALS, NUM_WORKERS), Course()
+    tracking_uri = f"sqlite:///{directory / 'mlflow.db'}"
+    place = Place(ArtifactStore.open(directory), tracking_uri=tracking_uri, on_event=course.observe)
+    Run(study, cells(study), place).result()
     course.ended_s = time.monotonic()
     return course
 
