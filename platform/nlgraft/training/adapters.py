@@ -1,4 +1,4 @@
-"""Part of a pretrained model that is finetuned: its top layers, or low-rank adapters by peft (an extra).
+"""Part of a pretrained model that is finetuned: its top layers, or low-rank adapters by peft.
 
 Adapters stand beside linear maps, whose own weights stay as they are. At the end they are added to these
 weights, so that the result is a plain model again.
@@ -50,7 +50,7 @@ def top_layers(names: Set[str], count: int) -> set[str]:
 
 def add_adapters(model: nn.Module, config: LoraConfig, names: Set[str], seed: int) -> None:
     """Put adapters beside the linear maps among some parameters and freeze these, in place."""
-    import peft  # pyright: ignore[reportMissingImports]  # an optional extra
+    import peft  # loads for seconds
     from transformers.pytorch_utils import Conv1D
 
     maps = [

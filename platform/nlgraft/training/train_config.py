@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from importlib.util import find_spec
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -58,16 +57,12 @@ class OneOfSeveral(StrictConfig):
 
 
 class LoraConfig(StrictConfig):
-    """Low-rank adapters beside linear maps (Hu et al. 2022); needs the extra ``peft``."""
+    """Low-rank adapters beside linear maps (Hu et al. 2022)."""
 
     rank: int = Field(default=8, ge=1)
     """Rank of the change of a matrix."""
     alpha: int = Field(default=16, ge=1)
     """The change is scaled by alpha over rank."""
-
-    def _problems(self) -> Iterator[str]:
-        if find_spec("peft") is None:
-            yield "peft is not installed: pip install 'nlgraft[peft]', or set lora to null"
 
 
 class FinetunedPart(OneOfSeveral):
