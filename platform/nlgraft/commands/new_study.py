@@ -29,7 +29,7 @@ from nlgraft.study.public import Study
 from nlgraft.study.reading.documents import resolve_plain
 from nlgraft.text.corpora import Corpus, load_split_files
 from nlgraft.text.corpus_checks import normalization_warning
-from nlgraft.text.corpus_config import FilesConfig, SplitFiles
+from nlgraft.text.corpus_config import FilesConfig, SplitFiles, word_tokens
 from nlgraft.text.files import read_json, without_compression
 from nlgraft.text.tokenizer_config import LEAST_BYTE_TOKENS, LearnedTokenizerConfig, WordTokenizerConfig
 from nlgraft.text.tokenizers import required_pieces, required_tokens
@@ -60,6 +60,7 @@ _UPSTREAM_SHARE = 0.75
 _BLEU_WORDS = 4
 """Words in a row that BLEU counts, at most."""
 _NUM_COUNTED = 20_000
+_MANY_UNSEEN = 0.1
 
 
 @dataclass(frozen=True)
@@ -145,10 +146,15 @@ def write_study(
         raise DataError(f"{' and '.join(taken)}: there already; give another --out")
     corpus = text.read()
     notes: list[str] = []
-    pretraining = None if upstream is None else _split(upstream.read(), "--upstream-source", notes)
     released = None if checkpoint is None else _released(checkpoint)
     held_out = {split: text_files.read() for split, text_files in (held or {}).items()}
     splits = _split(corpus, "--source", notes, held_out, num_held_out)
+    pretraining = None
+    if upstream is not None:
+        scored = {split: splits[split] for split in ("dev", "test")}
+        upstream_text = _without(upstream.read(), scored, "--upstream-source", notes)
+        notes += _unseen_words(upstream_text, splits["test"])
+        pretraining = _split(upstream_text, "--upstream-source", notes)
     notes += _few_lines(len(splits["test"]), text)
     metric = _metric(splits["dev"])
     direction = "minimize" if metric == "bits_per_byte" else "maximize"
@@ -181,6 +187,8 @@ def write_study(
         out.unlink()
         raise
     notes += _floor(splits, metric, _num_scored(plans["minutes"]))
+    # Above all about text, which is mended in the files that were given here.
+    notes += plans["minutes"].warnings
     # No template uses all the layouts of the text that were written.
     study = out.read_text("utf-8")
     for path in folder.iterdir():
@@ -256,6 +264,19 @@ def _few_lines(num_lines: int, text: Text) -> list[str]:
     metric = "accuracy" if text.label else "chrF"
     least = NormalDist().inv_cdf(0.975) * _DEVIATION[metric] / num_lines**0.5
     return [f"{few}: differences below some {least:.1f} points of {metric} will stay undecided"]
+
+
+def _unseen_words(upstream: Corpus, test: Corpus) -> list[str]:
+    """Warn where a model is pretrained on text that lacks many of the task's running words."""
+    seen = {word for line in upstream.sources[0] for word in word_tokens(line)}
+    words = [word for line in test.sources[0] for word in word_tokens(line)]
+    share = sum(word not in seen for word in words) / max(1, len(words))
+    if share < _MANY_UNSEEN:
+        return []
+    return [
+        f"{share:.0%} of the task's words do not occur in the text of --upstream-source: a model that begins "
+        "there may learn less than one without; nearer text, or none, may do better"
+    ]
 
 
 def _num_scored(plan: Plan) -> int:
@@ -348,11 +369,7 @@ def _split(
 ) -> dict[str, Corpus]:
     """Hold out dev and test at random, but for those of ``held_out``, whose text train then lacks."""
     held_out = held_out or {}
-    train = _without(corpus, held_out)
-    if num_left_out := len(corpus) - len(train):
-        notes.append(f"{count(num_left_out, 'example')} of {option} stand in dev or test: left out of train")
-    if len(train) < _MIN_EXAMPLES:
-        raise DataError(f"the text of {option} has {len(train)} examples; give {_MIN_EXAMPLES} or more")
+    train = _without(corpus, held_out, option, notes)
     if train.labels is not None and len({*train.labels}) > len({*train.sources[0]}):
         raise DataError("there are more classes than sources: are --source and --label swapped?")
     sizes = {"train": len(train)}
@@ -381,9 +398,17 @@ def _split(
     return splits
 
 
-def _without(corpus: Corpus, held_out: Mapping[str, Corpus]) -> Corpus:
+def _without(corpus: Corpus, held_out: Mapping[str, Corpus], option: str, notes: list[str]) -> Corpus:
+    """Leave out what shares a source or a target with text that is held out, and refuse what is too short."""
     held_keys = {key for lines in held_out.values() for keys in _keys(lines) for key in keys}
-    return corpus.at([n for n, keys in enumerate(_keys(corpus)) if held_keys.isdisjoint(keys)])
+    kept = corpus.at([n for n, keys in enumerate(_keys(corpus)) if held_keys.isdisjoint(keys)])
+    left_out = f"{count(len(corpus) - len(kept), 'example')} of {option} stand in dev or test"
+    if len(kept) < _MIN_EXAMPLES:
+        why = f" ({left_out})" if len(kept) < len(corpus) else ""
+        raise DataError(f"the text of {option} has {len(kept)} examples{why}; give {_MIN_EXAMPLES} or more")
+    if len(kept) < len(corpus):
+        notes.append(f"{left_out}: left out of train")
+    return kept
 
 
 def _keys(corpus: Corpus) -> list[list[object]]:

@@ -26,9 +26,9 @@ from nlgraft.text.conlang.tasks import generate
 from nlgraft.text.corpora import Corpus, SplitReport, check_labels, corpus_report, report_json
 from nlgraft.text.corpus_checks import (
     check_corpus,
-    is_swapped,
     normalization_warning,
     separator_problems,
+    swapped_sides,
     vocabulary_warning,
 )
 from nlgraft.text.corpus_config import SPLITS, ConlangConfig, CorpusConfig, Split
@@ -179,10 +179,11 @@ def _swapped(texts: Sequence[tuple[str, Mapping[str, Corpus]]]) -> Iterator[str]
         if split != "train" and "train" in splits
     ]
     for name, split, corpus, (other, train) in pairs:
-        if is_swapped(corpus, train):
+        if sides := swapped_sides(corpus, train):
+            first, second = sides
             yield (
-                f"{name}: {split}: its source looks like the target of {other}, train, and its target like "
-                "the source there; swap sources and target, unless the directions differ on purpose"
+                f"{name}: {split}: its {first} looks like the {second} of {other}, train, and its {second} "
+                f"like the {first} there; swap them, unless they differ on purpose"
             )
 
 

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import combinations
+from operator import eq
 from typing import Any
 
 import sentencepiece
@@ -40,6 +42,8 @@ _NUM_COMPARED = 2000
 """Lines by which the languages of two texts are compared."""
 _SWAPPED, _MIN_SHARED = 2.0, 0.2
 """Sides are swapped that share so many times more running words crosswise, at least so large a part."""
+_SAME_TEXT = 0.9
+"""Share of equal lines above which two sides are one text; a draft and its correction may have half."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +53,8 @@ class CorpusCheck:
     Attributes:
         corpora: The splits.
         reports: Their counts.
-        warnings: Empty lines: allowed, but probably a mistake.
-        overlaps: Dev and test examples that also occur in train: allowed, but probably a mistake.
+        warnings: Empty lines, sides that are one text: allowed, but probably a mistake.
+        overlaps: Dev and test examples that also occur in train, test examples in dev: the same.
     """
 
     corpora: Mapping[str, Corpus] = field(default_factory=dict)
@@ -81,7 +85,8 @@ def check_corpus(config: CorpusConfig) -> CorpusCheck:
     if problems:
         raise DataError("\n".join(problems))
     reports = corpus_report(corpora)
-    return CorpusCheck(corpora, reports, tuple(_empty_lines(corpora)), tuple(_overlaps(reports)))
+    warnings = (*_empty_lines(corpora), *_copies(corpora))
+    return CorpusCheck(corpora, reports, warnings, (*_overlaps(reports), *_seen_in_dev(corpora)))
 
 
 def corpora_in(data: Any, path: str = "data") -> Iterator[tuple[str, CorpusConfig]]:
@@ -109,21 +114,22 @@ def data_problems(data: BaseModel) -> list[str]:
     return problems
 
 
-def is_swapped(first: Corpus, second: Corpus) -> bool:
-    """Tell if the source of one corpus looks like the target of another, and the other way round.
+def swapped_sides(first: Corpus, second: Corpus) -> tuple[str, str] | None:
+    """Name two sides of a corpus, each of which looks like the other one of a second corpus; None without.
 
-    Languages are told apart by their frequent words. Corpora whose two sides look alike, or that share too
-    few words, never count as swapped.
+    Languages are told apart by their frequent words. Sides that look alike, or that share too few words with
+    those of the second corpus, never count as swapped.
     """
-    if first.target is None or second.target is None:
-        return False
-    first_rates, second_rates = (
-        [_word_rates(side[:_NUM_COMPARED]) for side in (corpus.sources[0], corpus.target or [])]
+    rates, other_rates = (
+        {role: _word_rates(lines[:_NUM_COMPARED]) for role, lines in corpus.sides().items()}
         for corpus in (first, second)
     )
-    straight = _likeness(first_rates[0], second_rates[0]) + _likeness(first_rates[1], second_rates[1])
-    crossed = _likeness(first_rates[0], second_rates[1]) + _likeness(first_rates[1], second_rates[0])
-    return crossed > max(_SWAPPED * straight, _MIN_SHARED)
+    for a, b in combinations([role for role in rates if role in other_rates], 2):
+        straight = _likeness(rates[a], other_rates[a]) + _likeness(rates[b], other_rates[b])
+        crossed = _likeness(rates[a], other_rates[b]) + _likeness(rates[b], other_rates[a])
+        if crossed > max(_SWAPPED * straight, _MIN_SHARED):
+            return a, b
+    return None
 
 
 def _word_rates(lines: Sequence[str]) -> dict[str, float]:
@@ -142,6 +148,24 @@ def _empty_lines(corpora: Mapping[str, Corpus]) -> Iterator[str]:
         for role, lines in corpus.streams().items():
             if role != "label":  # which none may lack: see `check_labels`
                 yield from blank_examples(split, lines, f"an empty {role}", "remove them")
+
+
+def _copies(corpora: Mapping[str, Corpus]) -> Iterator[str]:
+    for split, corpus in corpora.items():
+        for (a, lines), (b, other_lines) in combinations(corpus.sides().items(), 2):
+            number = sum(map(eq, lines, other_lines))
+            if number > _SAME_TEXT * len(corpus):
+                examples = f"{number} of {len(corpus)} examples"
+                yield f"{split}: {a} and {b} are equal in {examples}: is a file given twice?"
+
+
+def _seen_in_dev(corpora: Mapping[str, Corpus]) -> Iterator[str]:
+    if {"dev", "test"} <= corpora.keys():
+        dev, test = (list(zip(*corpora[split].sides().values(), strict=True)) for split in ("dev", "test"))
+        seen = set(dev)
+        if number := sum(example in seen for example in test):
+            examples = f"{number} of {len(test)} examples"
+            yield f"test: {examples} are also in dev, on which models are chosen; remove them there"
 
 
 def _overlaps(reports: Mapping[str, SplitReport]) -> list[str]:

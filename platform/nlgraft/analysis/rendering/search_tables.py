@@ -62,7 +62,8 @@ def search_table(result: RecordedResults) -> Table | None:
             "distinct": str(cell.num_distinct),
             f"best {objective}": number(value, num_decimals([value])),
         }
-        params = {} if chosen is None else result.system.read_params(chosen.params, chosen.config)
+        config = next((trial.config for trial in cell.trials if trial.record is not None), None)
+        params = cell.params if config is None else result.system.read_params(cell.params, config)
         rows.append(row | {path: _param(params.get(path)) for path in search.space})
     note = "Within every cell, on dev only; the replicates ran with the chosen config."
     return make_table(rows, notes=[note])

@@ -196,7 +196,9 @@ def comparison_table(result: RecordedResults, metric: str) -> Table:
         rows.append(row)
     reasons = [f"{cell.label}: {reason}" for cell in result.cells for reason in cell.reasons]
     notes = comparison_notes(compared, result.study.analysis.alpha)
-    return make_table(rows, notes=[*notes, *reasons])
+    floor = result.trivial if metric == result.main_metric else None
+    floors = [] if floor is None else [f"{floor.output} has {number(floor.value, decimals)}."]
+    return make_table(rows, notes=[*floors, *notes, *reasons])
 
 
 def systems_table(systems: Sequence[SystemScores], notes: Sequence[str]) -> Table:
