@@ -37,6 +37,7 @@ from nlgraft.commands.study_command import (
     progress_of,
     read_study,
     reads_studies,
+    say_if_never_run,
     study_arguments,
     with_study,
 )
@@ -229,7 +230,7 @@ def trial(study: Study, cell: tuple[str, ...], seed: int | None, is_json: bool) 
 
 
 @click.command
-@with_study()
+@with_study(has_results=True)
 @has_json
 @has_address("Job server, e.g. http://HEAD:8265: say how its job of the study is.")
 def status(study: Study, is_json: bool, address: str | None) -> None:
@@ -252,7 +253,7 @@ def status(study: Study, is_json: bool, address: str | None) -> None:
 
 
 @click.command
-@with_study()
+@with_study(has_results=True)
 @click.option(
     "--out",
     metavar="PAGE.html",
@@ -277,7 +278,7 @@ def watch(study: Study, out: Path | None) -> None:
 
 
 @click.command
-@with_study()
+@with_study(has_results=True)
 @click.option(
     "--format",
     "formats",
@@ -353,7 +354,9 @@ def why(
     from nlgraft.analysis.rendering.why import explain
 
     named = shlex.join([study_name, *overrides, *([] if storage is None else ["--storage", storage])])
-    result = api.load(find_study(study_name, overrides, storage))
+    study = find_study(study_name, overrides, storage)
+    say_if_never_run(study, study_name)
+    result = api.load(study)
     click.echo("\n  ".join(explain(result, cell, against, metric, named)))
 
 

@@ -72,10 +72,14 @@ def study_arguments(metavar: str = "STUDY.yaml") -> Callable[[Callable[..., None
     return declare
 
 
-def with_study(metavar: str = "STUDY") -> Callable[[Callable[..., None]], Callable[..., None]]:
+def with_study(
+    metavar: str = "STUDY", *, has_results: bool = False
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Declare a study, its overrides and its store; the command is called with the `Study` that they name.
 
-    ``STUDY`` may also be the name of a study that was run, ``STUDY.yaml`` is a file.
+    Args:
+        metavar: ``STUDY`` may also be the name of a study that was run, ``STUDY.yaml`` is a file.
+        has_results: True for commands that show what was run; of a store without it they say so.
     """
 
     def declare(function: Callable[..., None]) -> Callable[..., None]:
@@ -83,7 +87,10 @@ def with_study(metavar: str = "STUDY") -> Callable[[Callable[..., None]], Callab
         def command(study_file: str, overrides: tuple[str, ...], storage: str | None, **options: Any) -> None:
             # Commands that start something take a file; those that look take a name as well.
             read = find_study if metavar == "STUDY" else read_study
-            function(read(study_file, overrides, storage), **options)
+            study = read(study_file, overrides, storage)
+            if has_results:
+                say_if_never_run(study, study_file)
+            function(study, **options)
 
         return study_arguments(metavar)(has_storage(command))
 
@@ -122,6 +129,20 @@ def find_study(study: str, overrides: Sequence[str], storage: str | None) -> Stu
     if is_in_store and sys.path[-1] == folder:
         del sys.path[-1]
     return api.find_study(study, storage)
+
+
+def say_if_never_run(study: Study, study_file: str) -> None:
+    """Name the store that holds nothing of a study, and one beside the study's file, on stderr."""
+    from nlgraft import api
+    from nlgraft.study.reading.reader import recorded_names
+
+    store = api.open_store(study)
+    if study.variant in recorded_names(store):
+        return
+    beside = Path(study_file).parent / type(study.storage)().path
+    is_other = beside.is_dir() and beside.resolve() != Path(store.uri).resolve()
+    advice = f"; there is a store beside it: --storage {beside}" if is_other else "; for another: --storage"
+    click.echo(f"{study.variant} was never run on {store.name}{advice}", err=True)
 
 
 def print_json(document: Any) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command
-@with_study()
+@with_study(has_results=True)
 @click.option("--cell", help="factor=level, or the name of a level. Default: the best by the objective.")
 @click.option("--seed", type=int, help="A finished seed. Default: that of the median score.")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Directory to write.")
