@@ -102,7 +102,10 @@ def test_a_table_and_text_to_pretrain_on_are_taken(place, text):
             [("english", "german"), *zip(text["text.en"], text["text.de"], strict=True)]
         )
     table = ["--table", "pairs.csv", "--source", "english", "--target", "german"]
-    init("embedding_transfer", *table, "--upstream-source", "text.fr", "--upstream-target", "text.de")
+    upstream_options = ["--upstream-source", "text.fr", "--upstream-target", "text.de"]
+    done = init("embedding_transfer", *table, *upstream_options)
+    assert "of --upstream-source stand in dev or test" in done.output
+    assert "of the task's words do not occur" in done.output
     train = Path("embedding_transfer_text/train.source").read_text("utf-8").splitlines()
     upstream = Path("embedding_transfer_text/upstream_train.source").read_text("utf-8").splitlines()
     assert len(train) == NUM_EXAMPLES - 40 - 80

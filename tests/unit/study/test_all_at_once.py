@@ -137,12 +137,19 @@ def test_validate_tells_languages_that_are_the_other_way_round(place):
     right = validated(transfer(PAIRS, PAIRS))
     assert "looks like the target" not in right.output
     wrong = validated(transfer(PAIRS, files("de", target="en")))
-    assert "downstream_corpus: train: its source looks like the target of upstream_corpus" in wrong.output
+    assert "downstream_corpus: train: its source 0 looks like the target of upstream_corpus" in wrong.output
     assert "downstream_corpus: dev" not in wrong.output  # the corpus agrees with itself
     mixed = files("en", target="de")
     mixed["dev"] = {"sources": "dev.de", "target": "dev.en"}
     done = validated(transfer(PAIRS, mixed))
-    assert "downstream_corpus: dev: its source looks like the target of downstream_corpus" in done.output
+    assert "downstream_corpus: dev: its source 0 looks like the target of downstream_corpus" in done.output
+
+
+def test_validate_tells_text_that_is_given_twice(place):
+    same = files("en", target="en")
+    same["test"] = same["dev"]
+    for part in ("train: source 0 and target are equal in", "are also in dev"):
+        assert part in validated(transfer(PAIRS, same)).output
     other = validated(transfer(PAIRS, files("fr", target="de")))
     assert "looks like the target" not in other.output  # another language is no swap
 
