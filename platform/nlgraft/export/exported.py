@@ -115,7 +115,7 @@ def _translation(source: ExportSource, fetched: Mapping[str, Path], out: Path) -
 
     form = partial(_write_seq2seq, model, settings, folders, lines)
     forms = {"transformers": _try_transformers(form, out)}
-    if problems := missing_package() + unsupported(model.config):
+    if problems := unsupported(model.config) or missing_package():
         return forms | {"ctranslate2": f"not there: {'; '.join(problems)}"}
     pieces = tuple(
         open_tokenizer(folders[side.stream]).pieces

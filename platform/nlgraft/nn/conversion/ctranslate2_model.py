@@ -58,7 +58,7 @@ def write_ctranslate2(
     Raises:
         ContractError: CTranslate2 is not installed, or cannot express the model.
     """
-    if problems := missing_package() + unsupported(model.config):
+    if problems := unsupported(model.config) or missing_package():
         raise ContractError("; ".join(problems))
     directory.mkdir(parents=True, exist_ok=True)
     with torch.inference_mode():
