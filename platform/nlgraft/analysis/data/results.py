@@ -14,7 +14,7 @@ from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import Cell, cells, find_cell
 from nlgraft.study.data.space import Domain
 from nlgraft.study.data.study import Study
-from nlgraft.study.data.system import Metric, System
+from nlgraft.study.data.system import SEARCH_SPLITS, Metric, System
 from nlgraft.study.planning.selection import read_granted
 from nlgraft.study.reading.system_import import system_of
 
@@ -106,6 +106,12 @@ class Results:
         result = cls(study, system, cell_results, Provenance(), store=store)
         result.provenance = read_provenance(result.trials, store)
         return result
+
+    @classmethod
+    def read_dev(cls, study: Study, store: ArtifactStore) -> Self:
+        """Read the replicates of a study that are scored on dev alone, as those of proposals are."""
+        read = (load_cell(study, cell, store, splits=SEARCH_SPLITS) for cell in cells(study))
+        return cls(study, system_of(study), tuple(read), Provenance(), store=store)
 
     @property
     def baseline(self) -> CellResult:

@@ -21,18 +21,15 @@ from typing import Any, Literal
 import numpy as np
 from scipy.special import stdtrit
 
-from nlgraft.analysis.data.ledger import VERSION, Entry, LedgerQuestion, NoisePrior, Plan, history, record
-from nlgraft.analysis.data.loading import load_dev_trial, scored_segments
+from nlgraft.analysis.data.ledger import NoisePrior
 from nlgraft.analysis.data.stream import Arm, Pairs, Proposal, Step
 from nlgraft.analysis.data.trials import Array
 from nlgraft.analysis.estimates.looks import p_over_looks
 from nlgraft.analysis.estimates.noise_prior import StudyVariance, is_like, moderated, prior_of
-from nlgraft.basics.wording import count, timestamp
+from nlgraft.analysis.policy.recorded import RecordedResults
+from nlgraft.basics.wording import count
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.study.data.design import cells
 from nlgraft.study.data.study import Study
-from nlgraft.study.planning.selection import cell_digest, cell_key
-from nlgraft.study.reading.system_import import system_of
 
 LOOKS = (3, 6, 12, 24)
 """Numbers of seeds at which a proposal may be kept; it gets no more than the last."""
@@ -313,35 +310,7 @@ def enter_seen(pair: Study, variant: str, gain: Gain, store: ArtifactStore) -> N
         variant: Name of the study that proposed it.
         gain: Gains by seed; nothing is entered without any.
     """
-    if gain.mean is None:
-        return
-    kept, proposal = cells(pair)
-    objective = pair.objective
-    metrics = system_of(pair).metrics
-    scored = [name for name, metric in metrics.items() if name.startswith("dev/") and not metric.is_time]
-    keys = {cell.label: cell_digest(pair, cell) for cell in (kept, proposal)}
-    question = LedgerQuestion(
-        metric=objective.metric,
-        cells=(keys[proposal.label], keys[kept.label]),
-        labels=(proposal.label, "kept"),
-        seeds=gain.seeds,
-        is_judged=False,
-        difference=gain.mean if objective.direction == "maximize" else -gain.mean,
-    )
-    segments = scored_segments([load_dev_trial(pair, kept, gain.seeds[0], store)], ["dev"], pair.data)
-    entry = Entry(
-        version=VERSION,
-        time=timestamp(),
-        study=pair.name.rpartition("-")[0],
-        variant=variant,
-        system=pair.system,
-        segments=segments,
-        baseline=keys[kept.label],
-        cells=tuple(keys.values()),
-        metrics=tuple(dict.fromkeys([objective.metric, *scored])),
-        plan=Plan(seeds=gain.seeds, looks=()),
-        alpha=pair.analysis.alpha,
-        asked=(question,),
-        configs={keys[cell.label]: cell_key(pair, cell, {}) for cell in (kept, proposal)},
-    )
-    record(store, entry, history(store, segments))
+    if gain.mean is not None:
+        difference = gain.mean if pair.objective.direction == "maximize" else -gain.mean
+        name = pair.name.rpartition("-")[0]
+        RecordedResults.read_dev(pair, store).enter_seen(name, variant, gain.seeds, difference)

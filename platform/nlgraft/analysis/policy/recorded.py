@@ -154,6 +154,36 @@ class RecordedResults(Results):
                 if self._lines_of(entry.metrics[0]).rules.declarable(entry):
                     self._enter(entry)
 
+    def enter_seen(self, study: str, variant: str, seeds: tuple[int, ...], difference: float) -> None:
+        """Enter that the last cell was seen beside the baseline on these seeds, which declares nothing.
+
+        Args:
+            study: Name of the study that showed it.
+            variant: Its name with overrides.
+            seeds: The seeds.
+            difference: Mean difference on the main metric.
+        """
+        assert self.store is not None
+        lines = self._lines_of(self.main_metric)
+        [*_, question] = self.cell_questions(self.main_metric)
+        seen = LedgerQuestion(
+            metric=question.metric,
+            cells=tuple(self._keys[label] for label in question.labels),
+            labels=question.labels,
+            seeds=seeds,
+            is_judged=False,
+            difference=difference,
+        )
+        entry = replace(
+            self._entry(lines.segments, (seen,)),
+            study=study,
+            variant=variant,
+            plan=Plan(seeds=seeds, looks=()),
+            scores={},
+            configs={self._keys[label]: config for label, config in self._configs.items()},
+        )
+        record(self.store, entry, lines.past)
+
     def frame(self) -> pd.DataFrame:
         """Return all trials as a data frame, see `Results.frame`; their scores enter the ledger first."""
         _ = self.analyses
