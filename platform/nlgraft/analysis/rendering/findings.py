@@ -16,7 +16,7 @@ def agreement_table(agreement: Agreement) -> Table:
             "by": row.metric,
             "agrees": number(row.share, 2),
             "over seeds": interval(row.ci, 2, is_signed=False),
-            "arms": str(row.num_arms),
+            "arms": row.num_arms,
             "seeds": " and ".join(map(str, row.num_seeds)),
             "time": duration(agreement.seconds[row.scale]),
             "of the largest": number(agreement.seconds[row.scale] / largest_s, 2) if largest_s else "",

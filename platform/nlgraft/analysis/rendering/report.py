@@ -55,7 +55,7 @@ class Section:
     title: str
     table: Table | None = None
     text: str = ""
-    caption: str | None = None
+    caption: str | None = ""
     figures: str = ""
     depth: int = 2
     is_folded: bool = False
@@ -78,7 +78,6 @@ def sections(result: RecordedResults) -> list[Section]:
             "deviations",
             "Deviations from the registration",
             journals.deviations_table(result),
-            caption="",
         ),
         Section(
             "comparison",
@@ -89,8 +88,8 @@ def sections(result: RecordedResults) -> list[Section]:
         ),
         Section("effects", f"Effects on {main}", effects, caption=coverage),
         Section("gains", f"Gains over {over} on {main}", gains, caption=coverage, figures="gains"),
-        Section("claims", "Claims", tables.claims_table(result), caption=""),
-        Section("lengths", "Sequence lengths", tables.length_table(result)),
+        Section("claims", "Claims", tables.claims_table(result)),
+        Section("lengths", "Sequence lengths", tables.length_table(result), caption=None),
         Section("curves", "Learning curves: means over seeds, from minimum to maximum", figures="curves"),
         *_metric_sections(result, means),
         Section(
@@ -99,10 +98,10 @@ def sections(result: RecordedResults) -> list[Section]:
             tables.stability_table(result),
             caption="Seeds that were lost or diverged.",
         ),
-        Section("looks", "Planned looks", tables.looks_table(result), caption=""),
-        Section("search", "Search", search_tables.search_table(result), caption=""),
-        Section("space", "Searched values", searched, caption="", depth=3),
-        Section("expected-best", "Expected best by budget", best, caption="", figures="budget", depth=3),
+        Section("looks", "Planned looks", tables.looks_table(result)),
+        Section("search", "Search", search_tables.search_table(result)),
+        Section("space", "Searched values", searched, depth=3),
+        Section("expected-best", "Expected best by budget", best, figures="budget", depth=3),
         Section(
             "importances",
             "Which setting mattered",
@@ -111,10 +110,10 @@ def sections(result: RecordedResults) -> list[Section]:
             caption="p is corrected for the number of settings of a cell.",
         ),
         Section("trials", "Trials", text=trials_text),
-        Section("every-trial", "Every trial", tables.trials_table(result), depth=3, is_folded=True),
         Section(
-            "earlier", "Earlier analyses of the same segments", journals.earlier_analyses(result), caption=""
+            "every-trial", "Every trial", tables.trials_table(result), caption=None, depth=3, is_folded=True
         ),
+        Section("earlier", "Earlier analyses of the same segments", journals.earlier_analyses(result)),
     ]
 
 
@@ -141,7 +140,7 @@ def _metric_sections(result: RecordedResults, means_of: str) -> list[Section]:
         Section("metrics", "All metrics", text="Mean ± standard deviation over seeds."),
         *means,
         *(
-            Section(name, f"{name} against the baseline", table, depth=3, is_folded=True)
+            Section(name, f"{name} against the baseline", table, caption=None, depth=3, is_folded=True)
             for name, table in differences.items()
         ),
     ]

@@ -186,7 +186,7 @@ def comparison_table(result: RecordedResults, metric: str) -> Table:
     decimals = column_decimals(result, metric)
     rows, compared = [], []
     for cell in result.cells:
-        row: Row = {"cell": cell_entry(cell), "seeds": str(len(cell.measured(metric)))}
+        row: Row = {"cell": cell_entry(cell), "seeds": len(cell.measured(metric))}
         row[metric] = mean_and_std(cell, metric, decimals)
         if cell is not result.baseline and metric in result.metrics:
             comparison = result.compare(cell.cell, metric=metric)
@@ -215,7 +215,7 @@ def systems_table(systems: Sequence[SystemScores], notes: Sequence[str]) -> Tabl
                 "system": system.system,
                 "metric": metric,
                 "verdict": "the others are compared with it",
-                "seeds": str(len(system.values)),
+                "seeds": len(system.values),
                 "score": number(fmean(system.values), decimals) + spread,
             }
             if (comparison := system.comparison) is not None:
@@ -285,7 +285,7 @@ def _differences_table(
     decimals = column_decimals(result, differences[0][2].metric)
     alpha = result.study.analysis.alpha
     rows = [
-        words | {"seeds": str(comparison.num_seeds)} | _comparison_row(comparison, decimals, alpha)
+        words | {"seeds": comparison.num_seeds} | _comparison_row(comparison, decimals, alpha)
         for _, words, comparison in differences
     ]
     notes = comparison_notes([(name, comparison) for name, _, comparison in differences], alpha)
@@ -329,7 +329,7 @@ def length_table(result: RecordedResults) -> Table | None:
         for name, metric in shown.items():
             mean, base = cell.mean(name), result.baseline.mean(name)
             if metric.unit.startswith("share"):
-                row[name] = NOTHING if mean is None else f"{number(100 * mean, 1)} %"
+                row[name] = None if mean is None else f"{number(100 * mean, 1)} %"
                 continue
             change = ""
             if mean is not None and base and cell is not result.baseline:
@@ -366,7 +366,7 @@ def stability_table(result: RecordedResults) -> Table | None:
     rows = [
         {
             "cell": cell.label,
-            "seeds ended": str(cell.num_seeds),
+            "seeds ended": cell.num_seeds,
             "lost": _share(cell.lost, cell.num_seeds),
             "diverged": _share(cell.diverged, cell.num_seeds),
             "mean": number(cell.mean, decimals),
@@ -388,7 +388,7 @@ def _share(seeds: Sequence[int], among: int) -> str:
 def looks_table(result: RecordedResults) -> Table | None:
     """Tabulate how many seeds each cell got by the planned looks, and why no more; None without looks."""
     rows = [
-        {"cell": label, "seeds": str(stop.num_seeds), "no more because": stop.reason or NOTHING}
+        {"cell": label, "seeds": stop.num_seeds, "no more because": stop.reason or None}
         for label, stop in result.stops.items()
     ]
     return make_table(rows, num_text=3) if rows else None
@@ -406,7 +406,7 @@ def trials_table(result: RecordedResults) -> Table:
         reasons = "\n".join(f"{stage['name']}: {stage.get('reason', '')}" for stage in stages)
         row: Row = {
             "cell": trial.cell.label,
-            "seed": str(trial.seed),
+            "seed": trial.seed,
             "kind": trial.kind if trial.number is None else f"search {trial.number}",
             "state": Entry(trial.state, trial.state, trial.reason),
             "stages": Entry(decisions or NOTHING, "", reasons),
@@ -454,11 +454,11 @@ def _comparison_row(comparison: Comparison, decimals: int, alpha: float) -> Row:
         hint = f"not corrected: p = {probability(comparison.p_equal)}"
         equal = Entry(probability(comparison.p_equal_holm) + star, "", hint)
         row = {"verdict": Entry(comparison.verdict, kind)} | row | {"p (equal)": equal}
-    detectable, needed = number(comparison.smallest_detectable, decimals), comparison.seeds_needed
+    detectable = number(comparison.smallest_detectable, decimals)
     if comparison.detectable_ci is not None and comparison.num_seeds < FEW_SEEDS:
         low, high = (number(end, decimals) for end in comparison.detectable_ci)
         detectable = f"{low}{NO_BREAK}to{NO_BREAK}{high}"
-    return row | {"detectable": detectable, "seeds needed": NOTHING if needed is None else str(needed)}
+    return row | {"detectable": detectable, "seeds needed": comparison.seeds_needed}
 
 
 def _claim_figures(claim: ClaimResult) -> Row:
@@ -469,7 +469,7 @@ def _claim_figures(claim: ClaimResult) -> Row:
     if comparison.difference is not None:
         ends = f" {interval(comparison.ci, decimals)}" if comparison.ci is not None else ""
         measured += f" ({number(comparison.difference, decimals, is_signed=True)}{ends})"
-    published = _against(claim.figures, decimals) if claim.figures else NOTHING
+    published = _against(claim.figures, decimals) or NOTHING
     if len(claim.figures) > 1:
         published += f" ({number(gain(claim.figures), decimals, is_signed=True)})"
     return {"ours": measured, "published": published}
