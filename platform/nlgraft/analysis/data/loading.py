@@ -81,7 +81,7 @@ def load_cell(
 def load_manifests(trials: Iterable[TrialResult], store: ArtifactStore) -> dict[str, Manifest]:
     """Read the manifests of all stages of some trials, by fingerprint; lost or damaged ones are left out."""
     manifests: dict[str, Manifest] = {}
-    stages = {stage["fingerprint"] for trial in trials if trial.record for stage in trial.record.stages}
+    stages = {stage["fingerprint"] for trial in trials for stage in trial.stages}
     for fingerprint in sorted(stages):
         try:
             manifest = store.manifest(fingerprint)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from nlgraft.analysis.data.loading import load_cell, with_early_learning
 from nlgraft.analysis.data.provenance import Provenance, corpora, read_provenance
 from nlgraft.analysis.data.trials import CellResult, TrialResult, cached_method
+from nlgraft.basics.errors import NlgraftError, nearest
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import Cell, cells, find_cell
 from nlgraft.study.data.space import Domain
@@ -162,6 +163,18 @@ class Results:
     @cached_property
     def _by_label(self) -> dict[str, CellResult]:
         return {cell.label: cell for cell in self.cells}
+
+    def metric_named(self, name: str | None) -> str:
+        """Check the name of a metric; None is the main one.
+
+        Raises:
+            NlgraftError: The system has no such metric.
+        """
+        metrics = self.system.metrics
+        name = self.main_metric if name is None else name
+        if name not in metrics:
+            raise NlgraftError(f"{self.system.path} has no metric '{name}'. {nearest(name, list(metrics))}")
+        return name
 
     def frame(self) -> pd.DataFrame:
         """Return all trials as a data frame.

@@ -121,6 +121,11 @@ class TrialResult:
         """The recorded, resolved config."""
         return {} if self.record is None else self.record.config
 
+    @property
+    def stages(self) -> list[dict[str, Any]]:
+        """The stages on record, each with its name, fingerprint and cache decision."""
+        return [] if self.record is None else self.record.stages
+
     def curve(self, name: str) -> dict[float, float]:
         """Return the finite values of a learning curve by step, the last value of each step."""
         points = [] if self.record is None else self.record.curves.get(name, [])

@@ -135,21 +135,26 @@ class Comparer:
             for first, second in rows
         )
         empty = replace(empty, difference=difference, is_same=is_same)
-        reason = _why_unpaired(rows)
+        shapes = {None if trial.segments is None else trial.segments.shape for row in rows for trial in row}
         # Before the resamples: nothing can be drawn from constants, and their difference is certain.
-        if difference != empty.null and _are_constant(rows):
+        is_constant = len(rows) > 1 and shapes == {None} and (values == values[0]).all()
+        if difference != empty.null and is_constant:
             notes.append("identical for every seed")
             return replace(
                 empty, is_exact=True, scope="seeds", ci=(difference, difference), notes=tuple(notes)
             )
-        if reason is not None:
-            return self._tested(replace(empty, scope="seeds"), differences, None, [*notes, reason])
+        if None in shapes or len(shapes) > 1:
+            why = "the cells were scored on different segments"
+            if None in shapes:
+                why = f"{'some trials have ' if len(shapes) > 1 else ''}no per-segment statistics"
+            notes.append(f"{why}: the interval and p cover variation over seeds only")
+            return self._tested(replace(empty, scope="seeds"), differences, None, notes)
         self.prepare(empty.metric, [trial for row in rows for trial in row])
         bootstrapped = np.stack([weighed @ np.stack([self._draws[trial] for trial in row]) for row in rows])
         fixed_seeds = bootstrapped.mean(axis=0)  # these trained models alone: only the segments vary
         comparison = replace(
             empty,
-            num_segments=len(_segments(rows[0][0])),
+            num_segments=next(shape[0] for shape in shapes if shape),
             scope="seeds and segments" if len(rows) > 1 else "segments",
             p_segments=resampling.p_value(difference - empty.null, fixed_seeds - fixed_seeds.mean()),
         )
@@ -177,32 +182,3 @@ class Comparer:
         else:
             is_defined = True
         return replace(comparison, ci=ci, p=p, estimate=estimate if is_defined else None, notes=tuple(notes))
-
-
-def _segments(trial: Measured) -> Array:
-    assert trial.segments is not None
-    return trial.segments
-
-
-def _are_constant(rows: Sequence[Sequence[Measured]]) -> bool:
-    """True if no cell varies over its seeds or has segments to resample."""
-    values = [[(trial.value, trial.segments is None) for trial in row] for row in rows]
-    return (
-        len(rows) > 1
-        and all(row == values[0] for row in values)
-        and all(lacks_segments for _, lacks_segments in values[0])
-    )
-
-
-def _why_unpaired(rows: Sequence[Sequence[Measured]]) -> str | None:
-    """Say why segments cannot be paired; None if they can."""
-    shapes = {None if trial.segments is None else trial.segments.shape for row in rows for trial in row}
-    if shapes == {None}:
-        reason = "no per-segment statistics"
-    elif None in shapes:
-        reason = "some trials have no per-segment statistics"
-    elif len(shapes) > 1:
-        reason = "the cells were scored on different segments"
-    else:
-        return None
-    return f"{reason}: the interval and p cover variation over seeds only"

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from nlgraft.analysis.data.results import Results
-from nlgraft.analysis.data.trials import Array, CellResult, TrialResult
+from nlgraft.analysis.data.trials import Array, CellResult
 
 RANDOM_SEED = 20261122
 _NUM_SAMPLES = 1000
@@ -87,7 +87,17 @@ def expected_best(result: Results, cell: CellResult) -> ExpectedBest | None:
     values = np.array(scores + [min(scores)] * (len(ended) - len(scores)))
     seed_variance = _seed_variance(result, objective.metric)
     seconds = [trial.record.ended_at - trial.record.started_at for trial in ended if trial.record]
-    steps = [last for trial in ended if (last := _last_step(trial)) is not None]
+    # Of the trials' own trainings; curves of others begin with their name.
+    reported = [
+        [
+            points[-1][0]
+            for name, points in trial.record.curves.items()
+            if points and name.startswith(("train/", "dev/"))
+        ]
+        for trial in ended
+        if trial.record
+    ]
+    steps = [max(of_trial) for of_trial in reported if of_trial]
     draws = np.random.default_rng(RANDOM_SEED).choice(values, (_NUM_SAMPLES, len(values)))
     ends = np.quantile(expected_maximum(draws), _BAND, axis=0)
     low, high = np.sort(sign * ends, axis=0)
@@ -145,12 +155,3 @@ def expected_maximum(values: Array) -> Array:
     number = values.shape[-1]
     below = (np.arange(number + 1) / number)[:, None] ** np.arange(1, number + 1)
     return np.sort(values, axis=-1) @ np.diff(below, axis=0)
-
-
-def _last_step(trial: TrialResult) -> float | None:
-    """Find the last step that the trial's own training reported; curves of others begin with their name."""
-    curves = {} if trial.record is None else trial.record.curves
-    steps = [
-        points[-1][0] for name, points in curves.items() if points and name.startswith(("train/", "dev/"))
-    ]
-    return max(steps, default=None)

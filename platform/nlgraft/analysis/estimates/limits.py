@@ -49,8 +49,7 @@ def limited(
     if metric.counted_by and (why := _not_alike(metric, cells)):
         return _left_open(comparison, *why)
     if metric.is_time:  # time does not depend on the weights that a pretraining ended with
-        records = [trial.record for cell in cells for trial in cell.finished]
-        stages = {stage["fingerprint"] for record in records if record for stage in record.stages}
+        stages = {stage["fingerprint"] for cell in cells for trial in cell.finished for stage in trial.stages}
         if stages.isdisjoint(crowded):
             return comparison
         note = "timed beside other stages on the same machine; resources.max_concurrent: 1"

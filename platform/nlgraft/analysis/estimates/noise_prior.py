@@ -36,6 +36,7 @@ from itertools import combinations
 from typing import Self
 
 import numpy as np
+from scipy.optimize import brentq
 from scipy.special import digamma, fdtrc, polygamma, stdtr
 
 from nlgraft.analysis.data.ledger import Entry, NoisePrior, Training
@@ -114,7 +115,9 @@ def prior_of(studies: Iterable[StudyVariance], weight: float = _WEIGHT) -> Noise
     excess = max(0.0, float(logs.var(ddof=1) - sampling.mean())) if num > 1 else 0.0
     between = ((num - 1) * excess + _BETWEEN) / num
     precisions = 1 / (between + sampling)
-    d0 = 2 * _trigamma_inverse(between + 1 / float(precisions.sum()))
+    missed = between + 1 / float(precisions.sum())
+    # trigamma(y) lies between 1 / y and 1 / y + 1 / y^2.
+    d0 = 2 * brentq(lambda half: polygamma(1, half) - missed, 1 / missed, 1 + 1 / missed, xtol=1e-14)
     center = float(np.average(logs, weights=precisions)) + float(digamma(d0 / 2)) - math.log(d0 / 2)
     return NoisePrior(df=weight * d0, variance=math.exp(center))
 
@@ -328,14 +331,3 @@ def tail(
     scale = math.sqrt(segment_variance)
     spread = np.maximum(np.sqrt(over_seeds), scale / _PLACES.size)  # no step is finer than the grid
     return stdtr(df[..., None], (scale * _PLACES - gap[..., None]) / spread[..., None]) @ _DENSITY
-
-
-def _trigamma_inverse(value: float) -> float:
-    """Solve trigamma(y) = value > 0 by Newton's method on 1 / trigamma, which is convex (Smyth 2004)."""
-    y = 0.5 + 1 / value
-    step = y
-    while abs(step) > _EXACT * y:
-        trigamma = float(polygamma(1, y))
-        step = trigamma * (1 - trigamma / value) / float(polygamma(2, y))
-        y += step
-    return y

@@ -15,12 +15,12 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from scipy.stats import rankdata
 
-from nlgraft.analysis.data.results import Importance, Results
+from nlgraft.analysis.data.results import Results
 from nlgraft.analysis.data.trials import CellResult
 from nlgraft.study.data.space import CategoricalDomain, Domain, same
 
@@ -116,7 +116,11 @@ def searched_settings(result: Results, cell: CellResult) -> CellSettings | None:
         return None
     # A configuration that was proposed again brought the same result, not another one.
     tried = list({json.dumps(params, sort_keys=True): (params, value) for params, value in finite}.values())
-    shares = _shares(result.importance, search.space, objective.direction, tried)
+    importances = {}
+    if result.importance is not None and len(tried) >= _FEWEST:
+        importances = result.importance(search.space, objective.direction, tried)
+    total = sum(importances.values())
+    shares = {path: value / total for path, value in importances.items() if total > 0}
     num_blocks = 1 if search.sampler.is_blind else max(1, round(len(tried) / _BLOCK))
     p_values = _p_values(search.space, tried, num_blocks) if shares else {}
     settings = [
@@ -128,17 +132,6 @@ def searched_settings(result: Results, cell: CellResult) -> CellSettings | None:
     left_out = sum(trial.state in ("finished", "stopped", "failed") for trial in cell.search) - len(finite)
     caveats = _caveats(len(tried), len(finite) - len(tried), left_out, search.sampler.name)
     return CellSettings(cell.label, len(tried), left_out, tuple(settings), caveats)
-
-
-def _shares(
-    importance: Importance | None,
-    space: Mapping[str, Domain],
-    direction: Literal["maximize", "minimize"],
-    tried: Sequence[Tried],
-) -> dict[str, float]:
-    importances = {} if importance is None or len(tried) < _FEWEST else importance(space, direction, tried)
-    total = sum(importances.values())
-    return {path: value / total for path, value in importances.items()} if total > 0 else {}
 
 
 def _p_values(space: Mapping[str, Domain], tried: Sequence[Tried], num_blocks: int) -> dict[str, float]:

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from nlgraft.analysis.data.ledger import (
     EFFECTS,
@@ -54,7 +54,7 @@ from nlgraft.analysis.estimates.trivial import Trivial, has_learned, trivial_out
 from nlgraft.analysis.policy.claims import ClaimResult, judge, signatures_differ
 from nlgraft.analysis.policy.registered import Conformance, conformance_of
 from nlgraft.analysis.policy.rules import Rules, answered, by_rules, exploratory, over_looks
-from nlgraft.basics.errors import NlgraftError, StoreError, nearest
+from nlgraft.basics.errors import StoreError
 from nlgraft.basics.wording import timestamp
 from nlgraft.pipeline.fingerprint import dotted, fingerprint
 from nlgraft.study.data.claim import Claim, claims_of
@@ -143,8 +143,14 @@ class RecordedResults(Results):
         Args:
             cells: The cells with fewer replicates; as they are if left out.
         """
-        view = replace(self, store=None, cells=tuple(self.cells if cells is None else cells))
-        view._comparer, view.prior_of = self._comparer, self.prior_of  # resamples and prior are the same
+        view = self.view(store=None, cells=tuple(self.cells if cells is None else cells))
+        view.prior_of = self.prior_of
+        return view
+
+    def view(self, **changes: Any) -> Self:
+        """Return the results with other attributes, and the same resamples."""
+        view = replace(self, **changes)
+        view._comparer = self._comparer
         return view
 
     def declare(self) -> None:
@@ -309,14 +315,6 @@ class RecordedResults(Results):
         """The difference on a metric that the study declares too small to matter."""
         return self.study.analysis.margin.get(metric)
 
-    def _metric_named(self, metric: str | None) -> str:
-        metric = self.main_metric if metric is None else metric
-        if metric not in self.system.metrics:
-            raise NlgraftError(
-                f"{self.system.path} has no metric '{metric}'. {nearest(metric, list(self.system.metrics))}"
-            )
-        return metric
-
     @cached_property
     def own_plan(self) -> Plan:
         """When the study's own questions are answered."""
@@ -447,7 +445,7 @@ class RecordedResults(Results):
             StudyError: The study has no such cell.
         """
         labels = (self.cell(a).label, self.cell(b).label)
-        return self._judged(self._difference(self._metric_named(metric), labels))
+        return self._judged(self._difference(self.metric_named(metric), labels))
 
     def effects(self, metric: str | None = None) -> list[Effect]:
         """Estimate the main effect of each level and the interactions of two.
@@ -462,7 +460,7 @@ class RecordedResults(Results):
         Raises:
             NlgraftError: The system has no such metric.
         """
-        metric = self._metric_named(metric)
+        metric = self.metric_named(metric)
         return [
             Effect(contrast, self._judged(self._effect(metric, contrast))) for contrast in self._contrasts
         ]

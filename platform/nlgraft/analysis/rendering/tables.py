@@ -7,6 +7,7 @@ from itertools import groupby
 from statistics import fmean, stdev
 
 from nlgraft.analysis.data.trials import CellResult
+from nlgraft.analysis.estimates.agreement import Agreement
 from nlgraft.analysis.estimates.comparison import ONE_SEED, Comparison
 from nlgraft.analysis.policy.claims import ClaimResult
 from nlgraft.analysis.policy.hypotheses import SystemScores
@@ -25,7 +26,7 @@ from nlgraft.analysis.rendering.typesetting import (
     number,
     probability,
 )
-from nlgraft.basics.wording import count
+from nlgraft.basics.wording import count, duration
 from nlgraft.study.data.claim import gain
 from nlgraft.study.data.design import level_text
 
@@ -228,6 +229,38 @@ def systems_table(systems: Sequence[SystemScores], notes: Sequence[str]) -> Tabl
     return make_table(rows, num_text=3, notes=[*notes, *outputs, *marks])
 
 
+def agreement_table(agreement: Agreement) -> Table:
+    """Tabulate how far scales agree with the largest one, and name the cheapest that is good enough."""
+    *_, (largest, largest_s) = agreement.seconds.items()
+    rows = [
+        {
+            "scale": row.scale,
+            "by": row.metric,
+            "agrees": number(row.share, 2),
+            "over seeds": interval(row.ci, 2, is_signed=False),
+            "arms": row.num_arms,
+            "seeds": " and ".join(map(str, row.num_seeds)),
+            "time": duration(agreement.seconds[row.scale]),
+            "of the largest": number(agreement.seconds[row.scale] / largest_s, 2) if largest_s else "",
+        }
+        for row in agreement.rows
+    ]
+    notes = [
+        f"Agrees: share of the pairs of arms that are ordered as by {agreement.target} of {largest}; chance "
+        "is 0.5. Over seeds: what other seeds would have shown of these arms; too narrow with two or three."
+    ]
+    cheapest = agreement.cheapest
+    if cheapest is None:
+        notes.append(f"No scale agrees in {agreement.threshold:g} of the pairs.")
+    else:
+        is_certain = cheapest.ci is not None and cheapest.ci[0] >= agreement.threshold
+        notes.append(
+            f"Cheapest that agrees in {agreement.threshold:g} of the pairs: {cheapest.scale} by "
+            f"{cheapest.metric}{'' if is_certain else '; other seeds could show less'}."
+        )
+    return make_table(rows, num_text=2, notes=notes)
+
+
 def _these_outputs(comparison: Comparison) -> str:
     """Say of one run each what it shows, and what it does not."""
     p, both = comparison.p_segments, f"{comparison.a} and {comparison.b} on {comparison.metric}"
@@ -401,9 +434,8 @@ def trials_table(result: RecordedResults) -> Table:
     rows = []
     for trial in result.trials:
         record = trial.record
-        stages = [] if record is None else record.stages
-        decisions = ", ".join(f"{stage['name']}: {stage['decision']}" for stage in stages)
-        reasons = "\n".join(f"{stage['name']}: {stage.get('reason', '')}" for stage in stages)
+        decisions = ", ".join(f"{stage['name']}: {stage['decision']}" for stage in trial.stages)
+        reasons = "\n".join(f"{stage['name']}: {stage.get('reason', '')}" for stage in trial.stages)
         row: Row = {
             "cell": trial.cell.label,
             "seed": trial.seed,
