@@ -205,10 +205,10 @@ def _agree(name: str, rows: Array, record: TrialRecord, metric: str) -> bool:
 def with_early_learning(cells: Sequence[CellResult]) -> tuple[CellResult, ...]:
     """Add the metrics of early learning to the finished replicates that have a curve of dev loss."""
     curves = {
-        (cell.label, trial.seed): curve
+        (cell.label, trial.seed): np.array(sorted(points.items()), dtype=float)
         for cell in cells
-        for trial in cell.trials
-        if trial.state == "finished" and (curve := _curve(trial)) is not None
+        for trial in cell.finished
+        if len(points := trial.curve(CURVE)) > 1
     }
     if not curves:
         return tuple(cells)
@@ -249,12 +249,6 @@ def steps_to(curve: Array, goal: float) -> float:
         return float(curve[0, 0])
     (before, high), (after, value) = curve[index - 1], curve[index]
     return float(before + (after - before) * (high - goal) / (high - value))
-
-
-def _curve(trial: TrialResult) -> Array | None:
-    """Return step and dev loss, shape (n, 2), the last value of each step; None below two points."""
-    values = trial.curve(CURVE)
-    return np.array(sorted(values.items()), dtype=float) if len(values) > 1 else None
 
 
 def scored_segments(

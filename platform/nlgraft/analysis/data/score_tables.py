@@ -235,7 +235,10 @@ def _rows(path: str, table: ScoreTable) -> Iterator[Row]:
     if path.endswith(".json"):
         document = _parsed("\n".join(lines), path, table)
         if isinstance(document, dict):
-            yield from _comet(path, document)
+            for system, segments in document.items():
+                for item, segment in enumerate(segments):
+                    score = {"system": system, "item": item, "metric": "COMET", "value": segment["COMET"]}
+                    yield f"{path}, {system}, segment {item}", score
             return
         rows = [(f"{path}, entry {number}", row) for number, row in enumerate(document, 1)]
     elif without_compression(path).endswith(".jsonl"):
@@ -261,13 +264,6 @@ def _parsed(text: str, where: str, table: ScoreTable) -> Any:
     except ValueError as error:
         table.problems.append(f"{where}: no JSON ({error})")
         return {}
-
-
-def _comet(path: str, document: dict[str, Any]) -> Iterator[Row]:
-    for system, segments in document.items():
-        for item, segment in enumerate(segments):
-            score = {"system": system, "item": item, "metric": "COMET", "value": segment["COMET"]}
-            yield f"{path}, {system}, segment {item}", score
 
 
 def _helm(where: str, instance: dict[str, Any]) -> Iterator[Row]:

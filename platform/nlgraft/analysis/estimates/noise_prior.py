@@ -33,6 +33,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from operator import itemgetter
 from typing import Self
 
 import numpy as np
@@ -224,20 +225,19 @@ def published_prior(
     stages = {training.stages for training in trainings}
     num_tokens = max(training.num_tokens for training in trainings)
 
-    def distance(row: PublishedNoise) -> float:
-        """Factor between the trained tokens; infinite where a study is not alike, or judged itself."""
-        is_like = (row.system, row.metric, set(row.stages)) == (system, metric, stages)
+    alike: list[tuple[float, PublishedNoise]] = []
+    for row in rows:
         is_judged = any(set(row.seeds) & set(judged.get(config, ())) for config in row.configs)
-        # A single segment stands for lines that the store does not hold.
-        are_known = 1 not in (row.num_segments, num_segments)
         factors = [_factor(row.num_tokens, num_tokens)]
-        factors += [_factor(row.num_segments, num_segments)] if are_known else []
-        return math.inf if is_judged or not is_like or max(factors) > _LIKE_SIZE else factors[0]
-
+        # A single segment stands for lines that the store does not hold.
+        if 1 not in (row.num_segments, num_segments):
+            factors.append(_factor(row.num_segments, num_segments))
+        is_of_same = (row.system, row.metric, set(row.stages)) == (system, metric, stages)
+        if is_of_same and not is_judged and max(factors) <= _LIKE_SIZE:
+            alike.append((factors[0], row))
     closest: dict[str, PublishedNoise] = {}
-    for row in sorted(rows, key=distance):
-        if math.isfinite(distance(row)):
-            closest.setdefault(row.study, row)
+    for _, row in sorted(alike, key=itemgetter(0)):
+        closest.setdefault(row.study, row)
     prior = prior_of(StudyVariance(row.variance, row.df) for row in closest.values())
     if prior is None:
         return None

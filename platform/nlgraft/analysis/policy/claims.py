@@ -163,7 +163,10 @@ def judge(
     verdict: Verdict = "undecided" if has_run else "not run"
     difference = comparison.difference
     if difference is not None and comparison.is_significant(alpha):
-        is_claimed, side = _side(claim, comparison, difference, direction)
+        is_claimed = (difference > comparison.null) == (direction == "maximize")
+        side = f"in the {'claimed' if is_claimed else 'other'} direction"
+        if claim.margin:
+            side = f"{'not worse' if is_claimed else 'worse'} by more than {claim.margin:g}"
         verdict = "supported" if is_claimed else "contradicted"
         certainty = "identical for every seed" if comparison.is_exact else f"significant at {alpha:g}"
         explanation = f"{side}, {certainty}"
@@ -196,16 +199,6 @@ def _lacking(comparison: Comparison, alpha: float) -> str:
     if comparison.seeds_more is not None:
         return f"not significant with {comparison.num_seeds} seeds at {alpha:g}"
     return "; ".join(comparison.notes) if comparison.p is None else "its looks will hardly decide it"
-
-
-def _side(
-    claim: Claim, comparison: Comparison, difference: float, direction: Literal["maximize", "minimize"]
-) -> tuple[bool, str]:
-    """Return whether a difference is as claimed, and on which side it lies."""
-    is_claimed = (difference > comparison.null) == (direction == "maximize")
-    if claim.margin:
-        return is_claimed, f"{'not worse' if is_claimed else 'worse'} by more than {claim.margin:g}"
-    return is_claimed, "in the claimed direction" if is_claimed else "in the other direction"
 
 
 def _settings(signature: str) -> Mapping[str, str]:

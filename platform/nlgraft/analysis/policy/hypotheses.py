@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -164,8 +164,15 @@ def compare_measured(
     """
     if len(systems) < 2:
         raise DataError(f"one system, {', '.join(system.name for system in systems)}: give at least two")
-    _refuse_twins(systems)
     base, *others = systems
+    by_first: dict[str, str] = {}
+    for system in others:
+        alike = by_first.setdefault(system.digests[0], system.name)
+        if alike != system.name:
+            raise DataError(
+                f"the first files of {alike} and {system.name} say the same, and a system is known again "
+                "by its first file; leave one of the two out"
+            )
     past = History({}) if store is None else history(store, segments)
     past_rules = Rules(past.entries.values())
     # A study's baseline was declared before anything was seen: new systems may be compared with it.
@@ -208,35 +215,44 @@ def compare_measured(
             key: replace(exploratory(compared, NO_LEDGER), standing="open")
             for key, (compared, *_) in cases.items()
         }
-        return _scores(systems, is_up, judged)
-    metrics = tuple(is_up)
-    entry = Entry(
-        version=VERSION,
-        time=timestamp(),
-        study=name,
-        variant=name,
-        system=SCORED_ELSEWHERE,
-        segments=segments,
-        baseline=base.digests[0],
-        cells=tuple(dict.fromkeys(digest for system in systems for digest in system.digests)),
-        metrics=metrics,
-        plan=own_plan,
-        alpha=ALPHA,
-        asked=tuple(question for _, question, *_ in cases.values()),
-        scores={
-            system.digests[0]: {seed: trial.value for seed, trial in system.measured[metrics[0]].items()}
-            for system in systems
-        },
-    )
-    rules = Rules([*past.entries.values(), entry])
-    entry = answered(entry, rules)
-    if not is_recorded(entry, past):
-        record(store, entry, past)
-    judged = {
-        key: _answer(case, entry, rules, name_of).judged(ALPHA, is_up=is_up[key[0]])
-        for key, case in cases.items()
-    }
-    return _scores(systems, is_up, judged)
+    else:
+        metrics = tuple(is_up)
+        entry = Entry(
+            version=VERSION,
+            time=timestamp(),
+            study=name,
+            variant=name,
+            system=SCORED_ELSEWHERE,
+            segments=segments,
+            baseline=base.digests[0],
+            cells=tuple(dict.fromkeys(digest for system in systems for digest in system.digests)),
+            metrics=metrics,
+            plan=own_plan,
+            alpha=ALPHA,
+            asked=tuple(question for _, question, *_ in cases.values()),
+            scores={
+                system.digests[0]: {seed: trial.value for seed, trial in system.measured[metrics[0]].items()}
+                for system in systems
+            },
+        )
+        rules = Rules([*past.entries.values(), entry])
+        entry = answered(entry, rules)
+        if not is_recorded(entry, past):
+            record(store, entry)
+        judged = {
+            key: _answer(case, entry, rules, name_of).judged(ALPHA, is_up=is_up[key[0]])
+            for key, case in cases.items()
+        }
+    return [
+        SystemScores(
+            system.name,
+            metric,
+            system.signature(metric),
+            tuple(trial.value for trial in system.measured[metric].values()),
+            judged.get((metric, system.name)),
+        )
+        for metric, system in product(is_up, systems)
+    ]
 
 
 def _read(
@@ -256,32 +272,6 @@ def _read(
     if wrong:
         raise DataError("\n".join(wrong))
     return references, lines
-
-
-def _refuse_twins(systems: Sequence[System]) -> None:
-    by_first: dict[str, str] = {}
-    for system in systems[1:]:
-        alike = by_first.setdefault(system.digests[0], system.name)
-        if alike != system.name:
-            raise DataError(
-                f"the first files of {alike} and {system.name} say the same, and a system is known again "
-                "by its first file; leave one of the two out"
-            )
-
-
-def _scores(
-    systems: Sequence[System], metrics: Iterable[str], judged: Mapping[tuple[str, str], Comparison]
-) -> list[SystemScores]:
-    return [
-        SystemScores(
-            system.name,
-            metric,
-            system.signature(metric),
-            tuple(trial.value for trial in system.measured[metric].values()),
-            judged.get((metric, system.name)),
-        )
-        for metric, system in product(metrics, systems)
-    ]
 
 
 def _tested(

@@ -188,7 +188,7 @@ class RecordedResults(Results):
             scores={},
             configs={self._keys[label]: config for label, config in self._configs.items()},
         )
-        record(self.store, entry, lines.past)
+        record(self.store, entry)
 
     def frame(self) -> pd.DataFrame:
         """Return all trials as a data frame, see `Results.frame`; their scores enter the ledger first."""
@@ -197,16 +197,15 @@ class RecordedResults(Results):
 
     def prior_of(self, metric: str, labels: Sequence[str]) -> NoisePrior | None:
         """What the store's earlier studies said when the first question about the cells was asked."""
-        if self.store is None:
+        if self.store is None or (kinds := paired_kinds([self.trainings[label] for label in labels])) is None:
             return None
-        kinds = paired_kinds([self.trainings[label] for label in labels])
         present = partial(self._present_prior, metric, kinds)
         return self._lines_of(metric).rules.prior(metric, [self._keys[label] for label in labels], present)
 
     @cached_method
-    def _present_prior(self, metric: str, kinds: tuple[str, str] | None) -> NoisePrior | None:
+    def _present_prior(self, metric: str, kinds: tuple[str, str]) -> NoisePrior | None:
         """What earlier studies, or published ones, say now of two kinds of training."""
-        if kinds is None or self.study.analysis.prior == "none":
+        if self.study.analysis.prior == "none":
             return None
         entries = self._lines_of(metric).past.whole.values()
         # A variant of this study shares its trials, so that its noise would be counted twice.
@@ -272,7 +271,7 @@ class RecordedResults(Results):
             self._comparer.prepare(metric, trials)
         cells = [self._keys[label] for label in question.labels]
         plan = self._lines_of(question.metric).rules.plan(cells, self.own_plan)
-        compared = over_looks(plan, partial(self._over_seeds, question), question.margin)
+        compared = over_looks(plan, partial(self._over_seeds, question))
         return self._limited(compared, question.terms)
 
     @cached_property
@@ -287,17 +286,16 @@ class RecordedResults(Results):
         last = max(question.terms, key=lambda term: self.places[term.cell.label])
         sign = math.copysign(1.0, last.weight)
         sides = [(sign * term.weight, term.cell.measured(term.metric, seeds)) for term in question.terms]
-        test = partial(self._comparer.contrast, metric, question.a, question.b, sides, sign * question.null)
-        prior = (
-            self.prior_of(metric, labels) if {term.metric for term in question.terms} == {metric} else None
-        )
+        is_of_one = {term.metric for term in question.terms} == {metric}
+        prior = usable = self.prior_of(metric, labels) if is_of_one else None
         kinds = paired_kinds([self.trainings[label] for label in labels]) if prior else None
-        if prior is None or kinds is None:
-            compared = test()
-        else:
+        if prior and kinds:
             common = tuple(seed for seed in sides[0][1] if all(seed in trials for _, trials in sides))
             usable = applicable(prior, self._noise(metric, kinds, common), len(common))
-            compared = replace(test(prior=usable), prior=prior, is_noisier=usable != prior)
+        compared = self._comparer.contrast(
+            metric, question.a, question.b, sides, sign * question.null, usable
+        )
+        compared = replace(compared, prior=prior, is_noisier=usable != prior, margin=question.margin)
         return compared if sign > 0 else compared.negated()
 
     @cached_method
@@ -385,10 +383,6 @@ class RecordedResults(Results):
         """The questions of the claims, by what they ask."""
         questions = map(self._claim_question, claims_of(self.study))
         return {question.key: question for question in questions}
-
-    @cached_property
-    def _claimed_labels(self) -> set[str]:
-        return {label for question in self.claimed.values() for label in question.labels}
 
     @cached_property
     def _families(self) -> dict[str, list[Question]]:
@@ -547,12 +541,12 @@ class RecordedResults(Results):
         """True if the study asks about the first cell in claims alone, and not this."""
         if self.study.analysis.family != "claims" or question.is_effect:
             return False
-        return question.labels[0] in self._claimed_labels and question.key not in self.claimed
+        is_claimed = any(question.labels[0] in claimed.labels for claimed in self.claimed.values())
+        return is_claimed and question.key not in self.claimed
 
     def _exploratory(self, question: Question, reason: str) -> Comparison:
         """Compare over all finished seeds, whatever the looks."""
-        compared = replace(self._over_seeds(question, None), margin=question.margin)
-        compared = self._limited(compared, question.terms)
+        compared = self._limited(self._over_seeds(question, None), question.terms)
         if self._is_left_to_claims(question):
             return exploratory(compared, "no verdict here: what the study asks about it stands in its claims")
         # A score on dev asks for no fresh test lines.
@@ -587,7 +581,7 @@ class RecordedResults(Results):
         entry = answered(entry, rules)
         if self.store is not None and not is_recorded(entry, past):
             try:
-                record(self.store, self._documented(entry), past)
+                record(self.store, self._documented(entry))
             # A store that is read only can still be reported on; the report says that it was not entered.
             except (OSError, StoreError) as error:
                 why_not = str(error)
@@ -696,10 +690,8 @@ class RecordedResults(Results):
         keys = {cell.label: cell_digest(self.study, cell.cell) for cell in self.cells}
         if self.study.search is not None:
             # Without searched values, which some arms alone read, cells may be equal.
-            keys = {
-                label: fingerprint({"cell": key, "searched": self._configs[label]})
-                for label, key in keys.items()
-            }
+            for label, key in keys.items():
+                keys[label] = fingerprint({"cell": key, "searched": self._configs[label]})
         main, own_keys = self.main_metric, {*keys.values()}
         scores = [
             (cell, values, entry.configs.get(cell))

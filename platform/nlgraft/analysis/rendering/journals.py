@@ -41,9 +41,7 @@ def deviations_table(result: RecordedResults) -> Table | None:
     registration = result.registration
     if registration is None or not registration.deviations:
         return None
-    header = ("what", "registered", "now")
-    rows = ({name: getattr(deviation, name) for name in header} for deviation in registration.deviations)
-    return make_table(rows, num_text=3)
+    return make_table(map(vars, registration.deviations), num_text=3)
 
 
 def registered_table(registration: Registration) -> Table:
@@ -110,20 +108,6 @@ def earlier_analyses(result: RecordedResults) -> Table | None:
     """Tabulate the analyses of the same segments before this one; None without any."""
     entries = dict(ChainMap(*(analysis.earlier for analysis in result.analyses.values())))
     return ledger_table({number: entries[number] for number in sorted(entries)}) if entries else None
-
-
-def ledger_document(result: RecordedResults) -> list[dict[str, Any]]:
-    """Return what a report says of the ledger as JSON values, without dates."""
-    return [
-        {
-            "metric": metric,
-            "segments": analysis.entry.segments.num,
-            "analysis": len(analysis.earlier) + 1,
-            "earlier": [entry.variant for entry in analysis.earlier.values()],
-            "why_not_entered": analysis.why_not_entered,
-        }
-        for metric, analysis in result.analyses.items()
-    ]
 
 
 def _row(position: int, entry: Entry) -> Row:

@@ -60,7 +60,13 @@ def headline(result: RecordedResults) -> str:
         text += " One seed says nothing about training noise, so nothing is decided."
     if unknown := [comparison.a for comparison in compared if comparison.difference is None]:
         text += f" Without results so far: {name_some(unknown, _NUM_NAMED, '; ')}."
-    warnings = _unlearned(result) + _unstable(result)
+    unstable = [
+        f"{len(seeds)} of {count(cell.num_seeds, 'seed')} of {cell.label} {word}"
+        for cell in result.stabilities
+        for seeds, word in ((cell.diverged, "diverged"), (cell.lost, "failed"))
+        if seeds
+    ]
+    warnings = _unlearned(result) + (f"Unstable: {'; '.join(unstable)}. " if unstable else "")
     verdicts = Counter(claim.word for claim in result.claims).most_common()
     claims = ", ".join(f"{number} {verdict}" for verdict, number in verdicts)
     return warnings + text + _effects_headline(result) + (f" Claims: {claims}." if claims else "")
@@ -87,17 +93,6 @@ def _unlearned(result: RecordedResults) -> str:
         f"{subject}: not more than {NEAR:g} better on {main} than a trivial output ({trivial.output}), which "
         f"scores {value}. "
     )
-
-
-def _unstable(result: RecordedResults) -> str:
-    """Name the cells that lost seeds or whose seeds diverged."""
-    parts = [
-        f"{len(seeds)} of {count(cell.num_seeds, 'seed')} of {cell.label} {word}"
-        for cell in result.stabilities
-        for seeds, word in ((cell.diverged, "diverged"), (cell.lost, "failed"))
-        if seeds
-    ]
-    return f"Unstable: {'; '.join(parts)}. " if parts else ""
 
 
 def _effects_headline(result: RecordedResults) -> str:
@@ -268,17 +263,12 @@ def _decision(result: RecordedResults, comparison: Comparison, study: str) -> li
         lines.append(f"a look at {last} seeds {word} it: with a probability of {chance:.2f}")
         if needed is None:
             return [*lines, f"a number of seeds is named from {PROBABILITY:g}"]
-    lines.append(_cost(result, comparison, look))
+    # Each trial as long as those of the two cells so far.
+    cells = [result.cell(label) for label in (comparison.a, comparison.b)]
+    records = [trial.record for cell in cells for trial in cell.trials if trial.record is not None]
+    num_more = sum(look - len(cell.measured(comparison.metric)) for cell in cells)
+    seconds = fmean(record.ended_at - record.started_at for record in records) * num_more
+    lines.append(f"cost: {count(num_more, 'trial')}, some {duration(seconds)} of a worker's time")
     num_looks = sum(1 for number in levels if number <= look)
     times = "" if num_looks <= 1 else f"   # {num_looks} times, until it is decided"
     return [*lines, f"nlgraft run {study} --next-look{times}"]
-
-
-def _cost(result: RecordedResults, comparison: Comparison, look: int) -> str:
-    """Estimate the trials up to a look, each as long as those of the two cells so far."""
-    cells = [result.cell(label) for label in (comparison.a, comparison.b)]
-    trials = [trial for cell in cells for trial in cell.measured(comparison.metric)]
-    records = [trial.record for cell in cells for trial in cell.trials if trial.record is not None]
-    num_more = len(cells) * look - len(trials)
-    seconds = fmean(record.ended_at - record.started_at for record in records) * num_more
-    return f"cost: {count(num_more, 'trial')}, some {duration(seconds)} of a worker's time"

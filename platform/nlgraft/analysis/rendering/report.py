@@ -335,7 +335,16 @@ def result_document(result: RecordedResults) -> dict[str, Any]:
             label: {"num_seeds": stop.num_seeds, "stopped_because": stop.reason}
             for label, stop in result.stops.items()
         },
-        "ledger": journals.ledger_document(result),
+        "ledger": [
+            {
+                "metric": metric,
+                "segments": analysis.entry.segments.num,
+                "analysis": len(analysis.earlier) + 1,
+                "earlier": [entry.variant for entry in analysis.earlier.values()],
+                "why_not_entered": analysis.why_not_entered,
+            }
+            for metric, analysis in result.analyses.items()
+        ],
         "registration": result.registration,
         "analysis": {**study.analysis.model_dump(mode="json"), "samples": result.samples},
         "which_setting": search_tables.which_setting(result),

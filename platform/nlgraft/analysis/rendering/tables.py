@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import groupby
 from statistics import fmean, stdev
 
@@ -109,10 +109,14 @@ def comparison_notes(compared: Compared, alpha: float, *, is_of_study: bool = Tr
 
 def scopes(compared: Compared) -> list[str]:
     """State what the intervals cover, for all at once if it is the same."""
+    named = [
+        (each.scope, ", ".join(each.trained_once), label)
+        for label, each in compared
+        if each.scope.startswith("seeds") and not each.is_exact
+    ]
     labels_of = grouped(
-        (_scope(comparison), label)
-        for label, comparison in compared
-        if comparison.scope.startswith("seeds") and not comparison.is_exact
+        (scope + (f"; not covered: {once}, trained once" if once else ""), label)
+        for scope, once, label in named
     )
     if len(labels_of) == 1 and all(comparison.scope != "segments" for _, comparison in compared):
         return [f"Intervals cover variation over {scope}." for scope in labels_of]
@@ -166,20 +170,17 @@ def signatures(result: RecordedResults) -> dict[str, list[str]]:
     return signed
 
 
-def _scope(comparison: Comparison) -> str:
-    once = ", ".join(comparison.trained_once)
-    return comparison.scope + (f"; not covered: {once}, trained once" if once else "")
-
-
 def column_decimals(result: RecordedResults, metric: str) -> int:
     """Choose the decimals of a metric by the means of all cells."""
     return num_decimals(cell.mean(metric) for cell in result.cells)
 
 
-def mean_and_std(cell: CellResult, metric: str, decimals: int) -> str:
-    """Format mean ± standard deviation over seeds of a metric."""
-    mean, std = cell.mean(metric), cell.std(metric)
-    return number(mean, decimals) + (f" ± {number(std, decimals)}" if std is not None else "")
+def mean_and_std(values: Collection[float], decimals: int) -> str:
+    """Format mean ± standard deviation of a metric over seeds."""
+    if not values:
+        return NOTHING
+    spread = f" ± {number(stdev(values), decimals)}" if len(values) > 1 else ""
+    return number(fmean(values), decimals) + spread
 
 
 def comparison_table(result: RecordedResults, metric: str) -> Table:
@@ -188,7 +189,7 @@ def comparison_table(result: RecordedResults, metric: str) -> Table:
     rows, compared = [], []
     for cell in result.cells:
         row: Row = {"cell": cell_entry(cell), "seeds": len(cell.measured(metric))}
-        row[metric] = mean_and_std(cell, metric, decimals)
+        row[metric] = mean_and_std(cell.values(metric).values(), decimals)
         if cell is not result.baseline and metric in result.metrics:
             comparison = result.compare(cell.cell, metric=metric)
             compared.append((cell.label, comparison))
@@ -211,13 +212,12 @@ def systems_table(systems: Sequence[SystemScores], notes: Sequence[str]) -> Tabl
         scores = list(group)
         decimals = num_decimals(fmean(system.values) for system in scores)
         for system in scores:
-            spread = f" ± {number(stdev(system.values), decimals)}" if len(system.values) > 1 else ""
             row: Row = {
                 "system": system.system,
                 "metric": metric,
                 "verdict": "the others are compared with it",
                 "seeds": len(system.values),
-                "score": number(fmean(system.values), decimals) + spread,
+                "score": mean_and_std(system.values, decimals),
             }
             if (comparison := system.comparison) is not None:
                 compared.append((system.system, comparison))
@@ -329,7 +329,8 @@ def metrics_table(result: RecordedResults, metrics: Sequence[str]) -> Table:
     """Tabulate mean ± standard deviation over seeds of several metrics, one row per cell."""
     decimals = {name: column_decimals(result, name) for name in metrics}
     return make_table(
-        {"cell": cell_entry(cell)} | {name: mean_and_std(cell, name, decimals[name]) for name in metrics}
+        {"cell": cell_entry(cell)}
+        | {name: mean_and_std(cell.values(name).values(), decimals[name]) for name in metrics}
         for cell in result.cells
     )
 
