@@ -250,7 +250,7 @@ class Entry:
     """
 
     version: int = 1
-    time: str
+    time: str = field(compare=False)
     study: str
     variant: str
     system: str
@@ -360,11 +360,6 @@ def history(store: ArtifactStore, segments: Segments) -> History:
         if entry.version < VERSION or entry.segments.overlaps(segments)
     }
     return History(entries, pages.problems, pages.documents)
-
-
-def is_recorded(entry: Entry, past: History) -> bool:
-    """True if an earlier entry says the same."""
-    return any(replace(past_entry, time=entry.time) == entry for past_entry in past.entries.values())
 
 
 def record(store: ArtifactStore, entry: Entry) -> None:

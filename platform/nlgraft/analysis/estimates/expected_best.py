@@ -85,7 +85,13 @@ def expected_best(result: Results, cell: CellResult) -> ExpectedBest | None:
         return None
     # Leaving failed trials out would make a search that fails often look cheap.
     values = np.array(scores + [min(scores)] * (len(ended) - len(scores)))
-    seed_variance = _seed_variance(result, objective.metric)
+    again = None
+    # The variance between seeds, pooled over the cells.
+    groups = [group for each in result.cells if len(group := [*each.values(objective.metric).values()]) > 1]
+    if groups:
+        variances = [np.var(group, ddof=1) for group in groups]
+        seed_variance = float(np.average(variances, weights=[len(group) - 1 for group in groups]))
+        again = sign * expected_maximum(on_new_seeds(values, seed_variance))
     seconds = [trial.record.ended_at - trial.record.started_at for trial in ended if trial.record]
     # Of the trials' own trainings; curves of others begin with their name.
     reported = [
@@ -106,7 +112,7 @@ def expected_best(result: Results, cell: CellResult) -> ExpectedBest | None:
         sign * expected_maximum(values),
         low,
         high,
-        None if seed_variance is None else sign * expected_maximum(on_new_seeds(values, seed_variance)),
+        again,
         len(ended) - len(scores),
         float(np.mean(steps)) if steps else None,
         result.study.resources.max_workers * float(np.mean(seconds)),
@@ -131,16 +137,6 @@ def on_new_seeds(values: Array, seed_variance: float) -> Array:
         posterior /= posterior.sum(axis=1, keepdims=True)
         weights = posterior.mean(axis=0)
     return posterior @ places
-
-
-def _seed_variance(result: Results, metric: str) -> float | None:
-    """Pool the variance of the replicates' values over cells."""
-    groups = [[*cell.values(metric).values()] for cell in result.cells]
-    variances = [(len(group) - 1, np.var(group, ddof=1)) for group in groups if len(group) >= 2]
-    if not variances:
-        return None
-    dfs, squares = zip(*variances, strict=True)
-    return float(np.average(squares, weights=dfs))
 
 
 def expected_maximum(values: Array) -> Array:

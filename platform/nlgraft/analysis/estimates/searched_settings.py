@@ -130,8 +130,24 @@ def searched_settings(result: Results, cell: CellResult) -> CellSettings | None:
     ]
     settings.sort(key=lambda setting: -(setting.share or 0.0))
     left_out = sum(trial.state in ("finished", "stopped", "failed") for trial in cell.search) - len(finite)
-    caveats = _caveats(len(tried), len(finite) - len(tried), left_out, search.sampler.name)
-    return CellSettings(cell.label, len(tried), left_out, tuple(settings), caveats)
+    caveats = []
+    if num_repeated := len(finite) - len(tried):
+        caveats.append(f"{num_repeated} trials repeat the values of another one and are not counted")
+    if len(tried) < _FEWEST:
+        caveats.append(f"{len(tried)} finished trials are too few for importances")
+    elif len(tried) < MANY:
+        caveats.append(f"importances of {len(tried)} finished trials are rough")
+    if left_out:
+        caveats.append(
+            f"{left_out} trials that failed or were stopped early are left out, so values that make a "
+            "training fail may look better than they are"
+        )
+    if search.sampler.name in ("tpe", "gp"):
+        caveats.append(
+            f"{search.sampler.name} tried the values that looked good more often, so values are unevenly "
+            "covered"
+        )
+    return CellSettings(cell.label, len(tried), left_out, tuple(settings), tuple(caveats))
 
 
 def _p_values(space: Mapping[str, Domain], tried: Sequence[Tried], num_blocks: int) -> dict[str, float]:
@@ -209,23 +225,3 @@ def _spread(ranks: np.ndarray, groups: np.ndarray) -> np.ndarray:
     members = groups == np.unique(groups)[:, None]
     sums = ranks @ members.T
     return (sums**2 / members.sum(axis=1)).sum(axis=1) - ranks.sum(axis=1) ** 2 / ranks.shape[1]
-
-
-def _caveats(num_trials: int, num_repeated: int, num_left_out: int, sampler: str) -> tuple[str, ...]:
-    caveats = []
-    if num_repeated:
-        caveats.append(f"{num_repeated} trials repeat the values of another one and are not counted")
-    if num_trials < _FEWEST:
-        caveats.append(f"{num_trials} finished trials are too few for importances")
-    elif num_trials < MANY:
-        caveats.append(f"importances of {num_trials} finished trials are rough")
-    if num_left_out:
-        caveats.append(
-            f"{num_left_out} trials that failed or were stopped early are left out, so values that make a "
-            "training fail may look better than they are"
-        )
-    if sampler in ("tpe", "gp"):
-        caveats.append(
-            f"{sampler} tried the values that looked good more often, so values are unevenly covered"
-        )
-    return tuple(caveats)

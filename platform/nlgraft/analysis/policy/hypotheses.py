@@ -21,7 +21,6 @@ from nlgraft.analysis.data.ledger import (
     Plan,
     Segments,
     history,
-    is_recorded,
     output_digest,
     record,
     scored_lines,
@@ -237,7 +236,7 @@ def compare_measured(
         )
         rules = Rules([*past.entries.values(), entry])
         entry = answered(entry, rules)
-        if not is_recorded(entry, past):
+        if entry not in past.entries.values():
             record(store, entry)
         judged = {
             key: _answer(case, entry, rules, name_of).judged(ALPHA, is_up=is_up[key[0]])

@@ -26,7 +26,6 @@ from nlgraft.analysis.data.ledger import (
     Segments,
     Training,
     history,
-    is_recorded,
     output_digest,
     record,
     training_of,
@@ -51,7 +50,7 @@ from nlgraft.analysis.estimates.noise_prior import (
 from nlgraft.analysis.estimates.searched_settings import CellSettings, searched_settings
 from nlgraft.analysis.estimates.stability import Stability, stability
 from nlgraft.analysis.estimates.trivial import Trivial, has_learned, trivial_output
-from nlgraft.analysis.policy.claims import ClaimResult, judge, signatures_differ
+from nlgraft.analysis.policy.claims import ClaimResult, signatures_differ
 from nlgraft.analysis.policy.registered import Conformance, conformance_of
 from nlgraft.analysis.policy.rules import Rules, answered, by_rules, exploratory, over_looks
 from nlgraft.basics.errors import StoreError
@@ -89,7 +88,7 @@ class Analysis:
         """The analyses of the same segments that were shown before it, by number."""
         entries = {}
         for number, entry in self.past.entries.items():
-            if replace(entry, time=self.entry.time) == self.entry:
+            if entry == self.entry:
                 break
             if entry.has_compared:
                 entries[number] = entry
@@ -186,7 +185,6 @@ class RecordedResults(Results):
             variant=variant,
             plan=Plan(seeds=seeds, looks=()),
             scores={},
-            configs={self._keys[label]: config for label, config in self._configs.items()},
         )
         record(self.store, entry)
 
@@ -480,24 +478,27 @@ class RecordedResults(Results):
     @cached_property
     def claims(self) -> list[ClaimResult]:
         """The answer to every claim of the study, in its order."""
-        return [self._claim_result(claim) for claim in claims_of(self.study)]
-
-    def _claim_result(self, claim: Claim) -> ClaimResult:
-        cells = [self.cell(text) for text in claim.cells]
-        signatures = (trial.signature for trial in cells[0].measured(claim.metric).values())
-        other_data = claim.other_data(self.study.data)
-        return judge(
-            claim,
-            self._judged(self._claim_question(claim)),
-            tuple(cell.mean(metric) for cell, metric in zip(cells, claim.metrics, strict=True)),
-            direction=self.system.metrics[claim.metric].direction,
-            alpha=self.study.analysis.alpha,
-            other_data=other_data,
-            why_not=f"other data: {other_data}"
-            if other_data
-            else signatures_differ(claim.signature, next(signatures, None)),
-            has_run=all(cell.has_started for cell in cells),
-        )
+        results = []
+        for claim in claims_of(self.study):
+            cells = [self.cell(text) for text in claim.cells]
+            signatures = (trial.signature for trial in cells[0].measured(claim.metric).values())
+            why_not = signatures_differ(claim.signature, next(signatures, None))
+            other_data = claim.other_data(self.study.data)
+            results.append(
+                ClaimResult(
+                    claim=claim,
+                    comparison=self._judged(self._claim_question(claim)),
+                    values=tuple(
+                        cell.mean(metric) for cell, metric in zip(cells, claim.metrics, strict=True)
+                    ),
+                    direction=self.system.metrics[claim.metric].direction,
+                    alpha=self.study.analysis.alpha,
+                    other_data=other_data,
+                    why_not=f"other data: {other_data}" if other_data else why_not,
+                    has_run=all(cell.has_started for cell in cells),
+                )
+            )
+        return results
 
     @cached_method
     def _judged(self, question: Question) -> Comparison:
@@ -579,7 +580,7 @@ class RecordedResults(Results):
         past, why_not = self._lines_of(entry.metrics[0]).past, ""
         rules = Rules([*past.entries.values(), entry])
         entry = answered(entry, rules)
-        if self.store is not None and not is_recorded(entry, past):
+        if self.store is not None and entry not in past.entries.values():
             try:
                 record(self.store, self._documented(entry))
             # A store that is read only can still be reported on; the report says that it was not entered.
@@ -591,16 +592,17 @@ class RecordedResults(Results):
         """Add to an entry what later analyses need to know."""
         keys, place = self._keys, entry.metrics[0].partition("/")[0]
         metrics = {question.metric for question in entry.asked} - {entry.metrics[0]}
-        texts = {
-            keys[cell.label]: [trial.read_texts(place) for trial in cell.finished] for cell in self.cells
-        }
         documented = replace(
             entry,
             outputs={
-                key: tuple(output_digest(pair[0]) for pair in pairs if pair) for key, pairs in texts.items()
+                keys[cell.label]: tuple(
+                    output_digest(texts[0])
+                    for trial in cell.finished
+                    if (texts := trial.read_texts(place)) is not None
+                )
+                for cell in self.cells
             },
             further_scores={metric: self._scores(metric) for metric in metrics},
-            configs={keys[label]: config for label, config in self._configs.items()},
             winners=tuple(
                 cell_digest(self.study, cell.cell, cell.params) for cell in self.cells if cell.params
             ),
@@ -659,6 +661,9 @@ class RecordedResults(Results):
             alpha=self.study.analysis.alpha,
             asked=questions,
             scores=self._scores(deciding),
+            configs={}
+            if self.store is None
+            else {keys[label]: config for label, config in self._configs.items()},
         )
 
     @property
@@ -739,8 +744,11 @@ class RecordedResults(Results):
 
     def _lines_of(self, metric: str) -> Lines:
         """What a metric is scored on."""
-        split = self.system.metrics[metric].split or self.system.metrics[self.main_metric].split or "test"
-        return self._lines(metric.partition("/")[0] if self.system.metrics[metric].split else split, split)
+        split = self.system.metrics[metric].split
+        if split:
+            return self._lines(metric.partition("/")[0], split)
+        split = self.system.metrics[self.main_metric].split or "test"
+        return self._lines(split, split)
 
     @cached_method
     def _lines(self, place: str, split: str) -> Lines:
