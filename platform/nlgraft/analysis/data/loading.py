@@ -113,16 +113,16 @@ def _replicates(
         record = trial_record(store, graph.fingerprint)
         is_running = any(stage.fingerprint in busy for stage in graph.stages)
         state, reason = _ended(record, "running" if is_running else "planned")
-        is_finished = record is not None and state == "finished"
+        finished = record if state == "finished" else None
         files = _TrialFiles(graph, store)
         trials.append(
             TrialResult(
                 *("replicate", cell, seed, graph.fingerprint, state, reason),
                 params=params,
                 record=record,
-                derived=_test_means(record, system) if record and is_finished else {},
-                segments=files.segments(system, record) if record and is_finished else {},
-                num_documents=len(set(files.stream("test", "document") or ())) if is_finished else 0,
+                derived=_test_means(finished, system) if finished else {},
+                segments=files.segments(system, finished) if finished else {},
+                num_documents=len(set(files.stream("test", "document") or ())) if finished else 0,
                 read_texts=files.texts,
                 read_stream=files.stream,
                 seeded={stage.fingerprint: stage.name for stage in graph.stages if stage.seed is not None},

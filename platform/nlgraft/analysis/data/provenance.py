@@ -57,12 +57,11 @@ def read_provenance(trials: Sequence[TrialResult], store: ArtifactStore) -> Prov
     computed_s = sum(manifest.duration_s for manifest in manifests.values())
     needed_s = sum(manifests[stage].duration_s for stage in used if stage in manifests)
     versions: dict[str, set[str]] = {}
-    commits = set()
     for manifest in manifests.values():
         for package, version in manifest.versions.items():
             versions.setdefault(package, set()).add(version)
-        if manifest.git:
-            commits.add(manifest.git["commit"][:12] + ("+" if manifest.git.get("is_dirty") else ""))
+    gits = [manifest.git for manifest in manifests.values() if manifest.git]
+    commits = {git["commit"][:12] + ("+" if git.get("is_dirty") else "") for git in gits}
     return Provenance(
         hosts=tuple(sorted({manifest.host for manifest in manifests.values() if manifest.host})),
         versions={package: tuple(sorted(numbers)) for package, numbers in sorted(versions.items())},

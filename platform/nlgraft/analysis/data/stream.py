@@ -7,7 +7,7 @@ any of its results is seen, and once: whoever asks again finds the entry.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Literal
@@ -117,16 +117,17 @@ class Stream:
 
     Args:
         key: Digest of the stream.
-        steps: Steps of any streams, in order.
+        pages: Steps of any streams, in order.
+
+    Attributes:
         num_unreadable: Steps that cannot be read; each counts as a proposal when levels are assigned.
     """
 
-    def __init__(self, key: str, steps: Iterable[Step], num_unreadable: int = 0) -> None:
-        self.key = key
-        self.num_unreadable = num_unreadable
+    def __init__(self, key: str, pages: Pages[Step]) -> None:
+        self.num_unreadable = pages.last - len(pages.documents)
         self.proposals: dict[int, Proposal] = {}
         self._kept: dict[int, Proposal] = {}
-        for step in steps:
+        for step in pages.documents.values():
             if step.stream != key:
                 continue
             if step.kind == "proposed":
@@ -191,16 +192,12 @@ def open_streams(store: ArtifactStore) -> Journal[Step]:
 def read_streams(store: ArtifactStore) -> dict[str, Stream]:
     """Read all streams of a store, by key, in the order in which they began."""
     pages = open_streams(store).read()
-    return {step.stream: _stream(pages, step.stream) for step in pages.documents.values()}
+    return {step.stream: Stream(step.stream, pages) for step in pages.documents.values()}
 
 
 def read_stream(store: ArtifactStore, key: str) -> Stream:
     """Read one stream; it has no proposals before the first."""
-    return _stream(open_streams(store).read(), key)
-
-
-def _stream(pages: Pages[Step], key: str) -> Stream:
-    return Stream(key, pages.documents.values(), pages.last - len(pages.documents))
+    return Stream(key, open_streams(store).read())
 
 
 def append(store: ArtifactStore, key: str, next_step: Callable[[Stream], Step | None]) -> Stream:
@@ -218,7 +215,7 @@ def append(store: ArtifactStore, key: str, next_step: Callable[[Stream], Step | 
     journal = open_streams(store)
     while True:
         pages = journal.read()
-        stream = _stream(pages, key)
+        stream = Stream(key, pages)
         step = next_step(stream)
         if step is None:
             return stream
@@ -254,7 +251,7 @@ def read_pairs(pair: Study, store: ArtifactStore, num_seeds: int) -> Pairs:
     arms = dict(zip(_ARMS, Results.read_dev(pair, store).cells, strict=True))
     trials = {(arm, trial.seed): trial for arm, cell in arms.items() for trial in cell.trials[:num_seeds]}
     kept, proposal = (cell.measured(metric, seeds) for cell in arms.values())
-    sign = 1.0 if pair.objective.direction == "maximize" else -1.0
+    sign = pair.objective.sign
     return Pairs(
         {seed: sign * (proposal[seed].value - kept[seed].value) for seed in kept if seed in proposal},
         {key: trial.reason for key, trial in trials.items() if trial.state == "failed"},

@@ -76,7 +76,7 @@ class ExpectedBest:
 def expected_best(result: Results, cell: CellResult) -> ExpectedBest | None:
     """Estimate the curve of a cell on the objective; None with fewer than two values."""
     objective = result.study.objective
-    sign = 1.0 if objective.direction == "maximize" else -1.0
+    sign = objective.sign
     ended = [trial for trial in cell.search if trial.record is not None and trial.state != "killed"]
     scores = [
         sign * measured.value for trial in ended if (measured := trial.measured(objective.metric)) is not None

@@ -12,7 +12,6 @@ its condition does not hold, tells nothing of it.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -106,12 +105,11 @@ def searched_settings(result: Results, cell: CellResult) -> CellSettings | None:
     search, objective = result.study.search, result.study.objective
     if search is None:
         return None
-    tried: list[Tried] = [
-        (trial.params, trial.metrics.get(objective.metric, math.nan))
+    finite: list[Tried] = [
+        (trial.params, measured.value)
         for trial in cell.search
-        if trial.state == "finished"
+        if (measured := trial.measured(objective.metric)) is not None
     ]
-    finite = [attempt for attempt in tried if math.isfinite(attempt[1])]
     if not finite:
         return None
     # A configuration that was proposed again brought the same result, not another one.

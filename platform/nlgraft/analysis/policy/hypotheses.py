@@ -281,12 +281,11 @@ def _tested(
     seeds: Sequence[int] | None,
 ) -> Comparison:
     """Compare two systems over some seeds."""
-    first, second = systems
     terms = [
-        (sign, {seed: score for seed, score in scores.items() if seeds is None or seed in seeds})
-        for sign, scores in zip((1.0, -1.0), (first.measured[metric], second.measured[metric]), strict=True)
+        (sign, {n: score for n, score in system.measured[metric].items() if seeds is None or n in seeds})
+        for sign, system in zip((1.0, -1.0), systems, strict=True)
     ]
-    compared = comparer.contrast(scored_as, first.name, second.name, terms)
+    compared = comparer.contrast(scored_as, systems[0].name, systems[1].name, terms)
     if compared.scope == "seeds" and compared.estimate is not None:
         # Without items nothing needs to be drawn: the paired t test.
         compared = replace(compared, p=compared.estimate.p)

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -148,8 +149,9 @@ class Judgement:
     """
 
     decision: Decision
-    reason: str
-    lost: tuple[tuple[Arm, int], ...]
+    reason: str = ""
+    lost: tuple[tuple[Arm, int], ...] = ()
+    _: KW_ONLY
     gain: Gain
     p: float
 
@@ -167,15 +169,10 @@ def judge(pairs: Pairs, entered: Step, lost_before: Collection[tuple[Arm, int]],
         lost_before: Arms and seeds that failed before.
         is_last: True if there are no more seeds.
     """
-    gains = [pairs.gains[seed] for seed in pairs.gains]
-    gain = Gain.of(list(pairs.gains), gains)
+    gains = list(pairs.gains.values())
     prior = NoisePrior(df=entered.prior_df, variance=entered.prior_variance) if entered.prior_df else None
-    p = p_of_gain(gains, prior)
+    verdict = partial(Judgement, gain=Gain.of(list(pairs.gains), gains), p=p_of_gain(gains, prior))
     failed_now = tuple(failure for failure in pairs.failed if failure not in lost_before)
-
-    def verdict(decision: Decision, reason: str = "", now: tuple[tuple[Arm, int], ...] = ()) -> Judgement:
-        return Judgement(decision, reason, now, gain, p)
-
     if pairs.why_not:
         return verdict("DISCARD", pairs.why_not)
     # A trial that failed for the first time gets another try before it counts.
@@ -311,6 +308,5 @@ def enter_seen(pair: Study, variant: str, gain: Gain, store: ArtifactStore) -> N
         gain: Gains by seed; nothing is entered without any.
     """
     if gain.mean is not None:
-        difference = gain.mean if pair.objective.direction == "maximize" else -gain.mean
-        name = pair.name.rpartition("-")[0]
+        name, difference = pair.name.rpartition("-")[0], pair.objective.sign * gain.mean
         RecordedResults.read_dev(pair, store).enter_seen(name, variant, gain.seeds, difference)

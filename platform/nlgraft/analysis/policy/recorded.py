@@ -171,13 +171,8 @@ class RecordedResults(Results):
         assert self.store is not None
         lines = self._lines_of(self.main_metric)
         [*_, question] = self.cell_questions(self.main_metric)
-        seen = LedgerQuestion(
-            metric=question.metric,
-            cells=tuple(self._keys[label] for label in question.labels),
-            labels=question.labels,
-            seeds=seeds,
-            is_judged=False,
-            difference=difference,
+        seen = replace(
+            self._ledger_question(question), seeds=seeds, looks={}, is_judged=False, difference=difference
         )
         entry = replace(
             self._entry(lines.segments, (seen,)),
@@ -197,8 +192,9 @@ class RecordedResults(Results):
         """What the store's earlier studies said when the first question about the cells was asked."""
         if self.store is None or (kinds := paired_kinds([self.trainings[label] for label in labels])) is None:
             return None
-        present = partial(self._present_prior, metric, kinds)
-        return self._lines_of(metric).rules.prior(metric, [self._keys[label] for label in labels], present)
+        priors = self._lines_of(metric).rules.priors
+        compared = metric, tuple(sorted(self._keys[label] for label in labels))
+        return priors[compared] if compared in priors else self._present_prior(metric, kinds)
 
     @cached_method
     def _present_prior(self, metric: str, kinds: tuple[str, str]) -> NoisePrior | None:
@@ -519,8 +515,10 @@ class RecordedResults(Results):
         if not self._analyses:
             return compared
         analysis = next((each for each in self._analyses.values() if hypothesis in each.questions), None)
+        if analysis is not None:
+            compared = replace(compared, family=analysis.family_size(hypothesis))
         if compared.is_exact:  # certain, and no part of any correction
-            return replace(compared, family=analysis.family_size(hypothesis) if analysis else (0, 0))
+            return compared
         if analysis is None:
             return self._exploratory(question, "the study does not declare it")
         entered = analysis.questions[hypothesis]
@@ -528,7 +526,6 @@ class RecordedResults(Results):
         if answer.basis == "exploratory":
             return self._exploratory(question, answer.reason)
         plan = analysis.rules.plan(entered.cells, self.own_plan)
-        compared = replace(compared, family=analysis.family_size(hypothesis))
         if entered.family is None and compared.p is not None:
             note = f"not in the family '{self.study.analysis.family}' that the study corrects for"
             compared = compared.noted(note)
@@ -630,17 +627,15 @@ class RecordedResults(Results):
         on_main = by_segments[self._lines_of(main).segments]
         effects = (self._effect(main, contrast) for contrast in self._contrasts)
         on_main += [self._ledger_question(effect, f"{EFFECTS}{main}") for effect in effects]
-        on_main += self._shown_beside(on_main)
-        return [self._entry(segments, tuple(questions)) for segments, questions in by_segments.items()]
-
-    def _shown_beside(self, declared: Sequence[LedgerQuestion]) -> list[LedgerQuestion]:
-        """List comparisons that a report shows though the study's family leaves them out."""
-        shown = self.cell_questions(self.main_metric)
+        # A report shows comparisons that the study's family leaves out, too.
+        shown = self.cell_questions(main)
         for curve in gain_cells(self.study, [cell.cell for cell in self.cells]).values():
-            shown += [self._difference(self.main_metric, (a.label, b.label)) for _, a, b in curve]
-        questions = {question.hypothesis: question for question in map(self._ledger_question, shown)}
-        hypotheses = {question.hypothesis for question in declared}
-        return [question for hypothesis, question in questions.items() if hypothesis not in hypotheses]
+            shown += [self._difference(main, (a.label, b.label)) for _, a, b in curve]
+        beside = {question.hypothesis: question for question in map(self._ledger_question, shown)}
+        for question in on_main:
+            beside.pop(question.hypothesis, None)
+        on_main += beside.values()
+        return [self._entry(segments, tuple(questions)) for segments, questions in by_segments.items()]
 
     def _entry(self, segments: Segments, questions: tuple[LedgerQuestion, ...]) -> Entry:
         keys, main = self._keys, self.main_metric

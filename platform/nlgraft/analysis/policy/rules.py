@@ -16,7 +16,7 @@ Comparisons come under the rules by `over_looks`, `by_rules` and `exploratory`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
@@ -174,7 +174,7 @@ class Rules:
     def __init__(self, entries: Iterable[Entry]) -> None:
         self.declarations: list[Declaration] = []
         self.seen: dict[str, Plan] = {}
-        self._priors: dict[tuple[str, tuple[str, ...]], NoisePrior | None] = {}
+        self.priors: dict[tuple[str, tuple[str, ...]], NoisePrior | None] = {}
         self._levels: list[float] = []
         self._declared: dict[Hypothesis, int] = {}
         self._baselines: dict[str, set[str]] = {}
@@ -188,13 +188,6 @@ class Rules:
         """Say when a question is answered: with the seeds and looks by which one of its cells was seen."""
         return next((self.seen[cell] for cell in cells if cell in self.seen), own_plan)
 
-    def prior(
-        self, metric: str, cells: Sequence[str], present: Callable[[], NoisePrior | None]
-    ) -> NoisePrior | None:
-        """Return the prior that the first question about these cells has frozen, or the present one."""
-        key = (metric, tuple(sorted(cells)))
-        return self._priors[key] if key in self._priors else present()
-
     def add(self, entry: Entry) -> None:
         """Take the next entry into account."""
         # What declared nothing and showed nothing can have led to no question.
@@ -206,14 +199,23 @@ class Rules:
             self.declarations = self.declarations or [Declaration(entry)]
             return
         for question in entry.asked:
-            self._priors.setdefault(question.compared, question.prior)
-        declared = self._declare(entry, entry.plan)
+            self.priors.setdefault(question.compared, question.prior)
+        declaration = Declaration(entry)
+        for question in self.declarable(entry):
+            hypothesis = question.hypothesis
+            if hypothesis not in declaration.questions:
+                declaration.families.setdefault(question.family or "", []).append(hypothesis)
+                plan, prior = self.plan(question.cells, entry.plan), self.priors[question.compared]
+                declaration.questions[hypothesis] = DeclaredQuestion(plan, question.equal_margin, prior)
+        if declaration.questions:
+            self._declared |= dict.fromkeys(declaration.questions, len(self.declarations))
+            self.declarations.append(declaration)
         if entry.baseline not in self.seen:
-            self._baselines[entry.baseline] = {entry.metrics[0], *(str(question[0]) for question in declared)}
+            metrics = {str(question[0]) for question in declaration.questions}
+            self._baselines[entry.baseline] = {entry.metrics[0], *metrics}
         for question in entry.asked:
-            if (index := self._declared.get(question.hypothesis)) is not None and not self._is_other(
-                question
-            ):
+            index = self._declared.get(question.hypothesis)
+            if index is not None and not self._is_other(question):
                 self.declarations[index].take(question)
             if question.signature is not None:
                 self._signatures.setdefault(question.metric, question.signature)
@@ -275,20 +277,6 @@ class Rules:
             self._levels.append(min(budget, declaration.entry.alpha))
             passed_on = budget if declaration.is_decided(self._levels[-1]) else 0.0
         return self._levels
-
-    def _declare(self, entry: Entry, own_plan: Plan) -> Collection[Hypothesis]:
-        """Declare the questions of an entry that may be, and return them."""
-        declaration = Declaration(entry)
-        for question in self.declarable(entry):
-            hypothesis = question.hypothesis
-            if hypothesis not in declaration.questions:
-                declaration.families.setdefault(question.family or "", []).append(hypothesis)
-                plan, prior = self.plan(question.cells, own_plan), self._priors[question.compared]
-                declaration.questions[hypothesis] = DeclaredQuestion(plan, question.equal_margin, prior)
-        if declaration.questions:
-            self._declared |= dict.fromkeys(declaration.questions, len(self.declarations))
-            self.declarations.append(declaration)
-        return declaration.questions
 
     def declarable(self, entry: Entry) -> list[LedgerQuestion]:
         """List the questions of an entry that may be declared now: nothing of them has been seen."""
@@ -372,7 +360,9 @@ def over_looks(plan: Plan, test: Test, name_of: Callable[[int], str] = str) -> C
     if not taken:
         return latest.noted(f"looks taken: none, the first is at {plan.looks[0]} seeds")
     at_looks = {number: test(plan.seeds[:number]) for number in taken}
-    margin = latest.margin
+    last, margin = taken[-1], latest.margin
+    if {*plan.seeds[:last]} == {*latest.seeds}:  # it says which seeds some cells alone have
+        at_looks[last] = latest
     looks = {
         number: Look(
             difference=at_look.difference - at_look.null,
@@ -382,7 +372,6 @@ def over_looks(plan: Plan, test: Test, name_of: Callable[[int], str] = str) -> C
         for number, at_look in at_looks.items()
         if at_look.difference is not None
     }
-    last = taken[-1]
     notes = [f"looks taken: {', '.join(map(str, taken))}"] if len(taken) > 1 else []
     if waiting := [seed for seed in latest.seeds if seed not in plan.seeds[:last]]:
         following = next((look for look in plan.looks if look > last), None)
