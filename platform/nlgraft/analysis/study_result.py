@@ -208,7 +208,12 @@ class StudyResult(RecordedResults):
             # A crashed seed may be run again: no cell is stopped on seeds that are not all there.
             due -= {cell.label for cell in view.cells if cell.state != "finished"}
             chances = view._chances()
-            reasons |= {label: _why_settled(label, chances) for label in due}
+            for label in due:
+                of_cell = (chance for question, chance in chances.items() if label in question.labels)
+                most = max((chance for chance in of_cell if chance >= 0), default=None)
+                reasons[label] = "decided" if most is None else "more seeds decide nothing"
+                if most:
+                    reasons[label] = f"decided by the last look with a probability of at most {most:.2f}"
             for question, chance in chances.items():
                 if due.issuperset(question.labels) and chance >= FUTILE:
                     granted |= dict.fromkeys(question.labels, following)
@@ -255,12 +260,3 @@ class StudyResult(RecordedResults):
         if self.study.analysis.family == "all_cells" and self.main_metric in self.metrics:
             questions += self.cell_questions(self.main_metric)
         return list({question.key: question for question in questions}.values())
-
-
-def _why_settled(label: str, chances: Mapping[Question, float]) -> str:
-    open_ones = [chance for question, chance in chances.items() if label in question.labels and chance >= 0]
-    if not open_ones:
-        return "decided"
-    if max(open_ones) == 0:
-        return "more seeds decide nothing"
-    return f"decided by the last look with a probability of at most {max(open_ones):.2f}"

@@ -150,10 +150,10 @@ class Freezer:
 
     def _data(self, data: Any, path: str) -> Settings:
         """Describe the data of a config: corpora by their text, everything else by its values."""
-        if not isinstance(data, BaseModel):
-            return dict(flat({path: data}))
         if hasattr(data, "corpus"):
             return self._corpus(data, path)
+        if not isinstance(data, BaseModel | Mapping):
+            return dict(flat({path: list(data) if isinstance(data, tuple) else data}))
         settings: Settings = {}
         for name, part in dict(data).items():
             settings |= self._data(part, f"{path}.{name}")

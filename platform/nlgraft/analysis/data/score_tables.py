@@ -248,7 +248,15 @@ def _rows(path: str, table: ScoreTable) -> Iterator[Row]:
     else:
         rows = [(f"{path}, line {n}", {"item": n, "value": line}) for n, line in enumerate(lines, 1)]
     for where, row in rows:
-        yield from _helm(where, row) if "stats" in row else [(where, row)]
+        if "stats" not in row:
+            yield where, row
+            continue
+        changed = row.get("perturbation", {}).get("name")
+        item = f"{row['instance_id']}{f'/{changed}' if changed else ''}"
+        for stat in row["stats"]:
+            score = {"seed": row["train_trial_index"], "item": item, "metric": stat["name"]["name"]}
+            # Where nothing was counted there is no mean.
+            yield where, {**score, "value": stat.get("mean")}
 
 
 def _json_lines(path: str, lines: Sequence[str], table: ScoreTable) -> Iterator[tuple[str, Any]]:
@@ -264,15 +272,6 @@ def _parsed(text: str, where: str, table: ScoreTable) -> Any:
     except ValueError as error:
         table.problems.append(f"{where}: no JSON ({error})")
         return {}
-
-
-def _helm(where: str, instance: dict[str, Any]) -> Iterator[Row]:
-    changed = instance.get("perturbation", {}).get("name")
-    item = f"{instance['instance_id']}{f'/{changed}' if changed else ''}"
-    for stat in instance["stats"]:
-        score = {"seed": instance["train_trial_index"], "item": item, "metric": stat["name"]["name"]}
-        # Where nothing was counted there is no mean.
-        yield where, {**score, "value": stat.get("mean")}
 
 
 def _samples(directory: Path, table: ScoreTable) -> Iterator[Row]:

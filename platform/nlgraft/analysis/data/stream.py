@@ -15,7 +15,6 @@ from typing import Literal
 from pydantic import JsonValue
 
 from nlgraft.analysis.data.results import Results
-from nlgraft.analysis.data.trials import CellResult
 from nlgraft.basics.errors import DataError, nearest
 from nlgraft.basics.wording import timestamp
 from nlgraft.pipeline.record_store import Journal, Pages
@@ -251,6 +250,15 @@ def read_pairs(pair: Study, store: ArtifactStore, num_seeds: int) -> Pairs:
     arms = dict(zip(_ARMS, Results.read_dev(pair, store).cells, strict=True))
     trials = {(arm, trial.seed): trial for arm, cell in arms.items() for trial in cell.trials[:num_seeds]}
     kept, proposal = (cell.measured(metric, seeds) for cell in arms.values())
+    # Values may be finite and yet of another metric: other signatures, or units of another vocabulary.
+    why_not = ""
+    counted_by = system_of(pair).metrics[metric].counted_by
+    counts = [cell.values(counted_by) for cell in arms.values() if counted_by]
+    for seed in kept.keys() & proposal.keys():
+        if kept[seed].signature != proposal[seed].signature:
+            why_not = f"{metric} is computed in another way: {proposal[seed].signature}"
+        elif len({by_seed.get(seed) for by_seed in counts}) > 1:
+            why_not = f"{metric} averages over units of another vocabulary; take a metric per character"
     sign = pair.objective.sign
     return Pairs(
         {seed: sign * (proposal[seed].value - kept[seed].value) for seed in kept if seed in proposal},
@@ -261,17 +269,5 @@ def read_pairs(pair: Study, store: ArtifactStore, num_seeds: int) -> Pairs:
             if trial.state == "finished" and trial.measured(metric) is None
         ),
         frozenset(seed for (_, seed), trial in trials.items() if trial.state not in ("finished", "failed")),
-        _why_not(metric, system_of(pair).metrics[metric].counted_by, arms),
+        why_not,
     )
-
-
-def _why_not(name: str, counted_by: str | None, arms: Mapping[Arm, CellResult]) -> str:
-    """Say why values of the two arms cannot be compared, though both are finite."""
-    kept, proposal = (arms[arm].measured(name) for arm in _ARMS)
-    counts = [arms[arm].values(counted_by) for arm in _ARMS if counted_by]
-    for seed in kept.keys() & proposal.keys():
-        if kept[seed].signature != proposal[seed].signature:
-            return f"{name} is computed in another way: {proposal[seed].signature}"
-        if len({by_seed.get(seed) for by_seed in counts}) > 1:
-            return f"{name} averages over units of another vocabulary; take a metric per character"
-    return ""

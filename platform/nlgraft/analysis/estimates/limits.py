@@ -105,10 +105,11 @@ def _trained_once(comparison: Comparison, terms: Sequence[Term]) -> Comparison:
     """
     names = {stage: name for term in terms for stage, name in term.cell.trained_once.items()}
     # A stage that both sides share with equal weight cancels out of the difference.
-    weights = {
-        stage: sum(term.weight for term in terms if stage in term.cell.trained_once) for stage in names
+    differing = {
+        name
+        for stage, name in names.items()
+        if abs(sum(term.weight for term in terms if stage in term.cell.trained_once)) > _CANCELLED
     }
-    differing = {names[stage] for stage, weight in weights.items() if abs(weight) > _CANCELLED}
     comparison = replace(comparison, trained_once=tuple(sorted({*names.values()} - differing)))
     if not differing or comparison.open_because:
         return comparison

@@ -165,10 +165,11 @@ def study_variance(
             for cell, other in cells.items()
             if paired_kinds([training, other]) == kinds and cell != base
         }
-        common = [
-            (scores[arm], scores[base], scores[arm].keys() & scores[base].keys()) for arm in arms.values()
+        against = scores[base]
+        gains = [
+            [scores[arm][seed] - against[seed] for seed in sorted(scores[arm].keys() & against.keys())]
+            for arm in arms.values()
         ]
-        gains = [[a[seed] - b[seed] for seed in sorted(seeds)] for a, b, seeds in common]
         if (variance := StudyVariance.of(gains)).df:
             return variance
     return StudyVariance(0.0, 0.0)

@@ -63,8 +63,8 @@ def trivial_output(cells: Sequence[CellResult], metric: str) -> Trivial | None:
 
 def has_learned(value: float, trivial: Trivial, metric: str) -> bool:
     """True if a score is better than a trivial output's by more than `NEAR`."""
-    sign = 1.0 if SCORED[metric.partition("/")[2]].direction == "maximize" else -1.0
-    return sign * (value - trivial.value) > NEAR
+    gain = value - trivial.value
+    return (gain if SCORED[metric.partition("/")[2]].direction == "maximize" else -gain) > NEAR
 
 
 def _of_classes(trial: TrialResult, split: str, name: str) -> Iterator[Trivial]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
@@ -99,12 +99,6 @@ class Analysis:
         """What it asks."""
         return {question.hypothesis: question for question in self.entry.asked}
 
-    def family_size(self, hypothesis: Hypothesis) -> tuple[int, int]:
-        """Return the size of a question's family, and how many of its questions were tested."""
-        family = self.questions[hypothesis].family
-        members = [] if family is None else [each for each in self.entry.asked if each.family == family]
-        return sum(not member.is_certain for member in members), sum(bool(member.looks) for member in members)
-
 
 @dataclass(frozen=True)
 class Lines:
@@ -171,8 +165,13 @@ class RecordedResults(Results):
         assert self.store is not None
         lines = self._lines_of(self.main_metric)
         [*_, question] = self.cell_questions(self.main_metric)
-        seen = replace(
-            self._ledger_question(question), seeds=seeds, looks={}, is_judged=False, difference=difference
+        seen = LedgerQuestion(
+            metric=question.metric,
+            cells=tuple(self._keys[label] for label in question.labels),
+            labels=question.labels,
+            seeds=seeds,
+            is_judged=False,
+            difference=difference,
         )
         entry = replace(
             self._entry(lines.segments, (seen,)),
@@ -516,7 +515,10 @@ class RecordedResults(Results):
             return compared
         analysis = next((each for each in self._analyses.values() if hypothesis in each.questions), None)
         if analysis is not None:
-            compared = replace(compared, family=analysis.family_size(hypothesis))
+            family = analysis.questions[hypothesis].family
+            members = [each for each in analysis.entry.asked if family and each.family == family]
+            size = sum(not each.is_certain for each in members)
+            compared = replace(compared, family=(size, sum(bool(each.looks) for each in members)))
         if compared.is_exact:  # certain, and no part of any correction
             return compared
         if analysis is None:
@@ -705,13 +707,13 @@ class RecordedResults(Results):
             config = self._configs[cell.label]
             # The same settings come first: their scores are the likeliest to be the same question.
             alike = sorted(scores, key=lambda seen: seen[2] != config)
-            # One score may tie by chance, between cells of unlike settings.
-            same = (
-                key
-                for key, others, settings in alike
-                if _num_same(values, others) >= (1 if settings == config else 2)
-            )
-            keys[cell.label] = next(same, keys[cell.label])
+            for key, others, settings in alike:
+                common = values.keys() & others.keys()
+                # One score may tie by chance, between cells of unlike settings.
+                is_enough = len(common) >= (1 if settings == config else 2)
+                if is_enough and all(values[seed] == others[seed] for seed in common):
+                    keys[cell.label] = key
+                    break
         return keys
 
     def _ledger_question(self, question: Question, family: str | None = None) -> LedgerQuestion:
@@ -751,9 +753,3 @@ class RecordedResults(Results):
         segments = scored_segments(finished, (place, split), self.study.data)
         past = History({}) if self.store is None else history(self.store, segments)
         return Lines(segments, past, Rules(past.entries.values()))
-
-
-def _num_same(scores: Mapping[int, float], others: Mapping[int, float]) -> int:
-    """Count the common seeds if the scores of all of them are the same; else 0."""
-    common = scores.keys() & others.keys()
-    return len(common) if all(scores[seed] == others[seed] for seed in common) else 0

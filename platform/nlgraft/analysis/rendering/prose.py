@@ -41,6 +41,11 @@ def headline(result: RecordedResults) -> str:
     measured = [comparison for comparison in compared if comparison.difference is not None]
     if not measured:
         return f"No cell can be compared with the baseline on {main} yet."
+    words = dict(_STANDINGS)
+    if (margin := result.margin(main)) is not None:
+        amount = f"{margin:g} {result.system.metrics[main].unit}"
+        words["equal"] += f" of {amount}"
+        words["open"] = f"not known yet, neither different nor within {amount} of the baseline for certain"
     # In the order in which a reader wants them: what is decided comes first.
     by_kind: dict[str, list[str]] = {kind: [] for kind in _STANDINGS}
     for comparison in measured:
@@ -48,7 +53,7 @@ def headline(result: RecordedResults) -> str:
             kind = "exploratory" if comparison.basis == "exploratory" else comparison.standing or "open"
             by_kind[kind].append(comparison.a)
     parts = [
-        f"{count(len(labels), 'cell')} {_standing(result, kind)} ({name_some(labels, _NUM_NAMED, '; ')})"
+        f"{count(len(labels), 'cell')} {words[kind]} ({name_some(labels, _NUM_NAMED, '; ')})"
         for kind, labels in by_kind.items()
         if labels
     ]
@@ -70,14 +75,6 @@ def headline(result: RecordedResults) -> str:
     verdicts = Counter(claim.word for claim in result.claims).most_common()
     claims = ", ".join(f"{number} {verdict}" for verdict, number in verdicts)
     return warnings + text + _effects_headline(result) + (f" Claims: {claims}." if claims else "")
-
-
-def _standing(result: RecordedResults, kind: str) -> str:
-    margin = result.margin(result.main_metric)
-    amount = "" if margin is None else f"{margin:g} {result.system.metrics[result.main_metric].unit}"
-    if kind == "open" and amount:
-        return f"not known yet, neither different nor within {amount} of the baseline for certain"
-    return f"{_STANDINGS[kind]} of {amount}" if kind == "equal" and amount else _STANDINGS[kind]
 
 
 def _unlearned(result: RecordedResults) -> str:

@@ -119,21 +119,18 @@ def sections(result: RecordedResults) -> list[Section]:
 
 def _metric_sections(result: RecordedResults, means_of: str) -> list[Section]:
     """List the sections of the metrics beside the main one: the means by split, then the differences."""
-    by_split: dict[str, list[str]] = {"on test": [], "on dev": [], "without a split": []}
-    for name, metric in result.metrics.items():
-        by_split[f"on {metric.split}" if metric.split else "without a split"].append(name)
     # On a page only the means on test are open: who looks for the others knows what for.
     means = [
         Section(
-            f"metrics-{split.removeprefix('on ').replace(' ', '-')}",
-            f"Metrics {split}",
+            f"metrics-{split or 'without-a-split'}",
+            f"Metrics {f'on {split}' if split else 'without a split'}",
             tables.metrics_table(result, names),
             caption=means_of,
             depth=3,
-            is_folded=split != "on test",
+            is_folded=split != "test",
         )
-        for split, names in by_split.items()
-        if names
+        for split in ("test", "dev", None)
+        if (names := [name for name, metric in result.metrics.items() if metric.split == split])
     ]
     differences = {name: tables.comparison_table(result, name) for name in tables.compared_metrics(result)}
     return [
@@ -171,7 +168,16 @@ def write_report(
         texts[_FORMATS[kind][0]] = text
         if kind == "csv":
             texts["trials.csv"] = _csv(result.frame())
-            if examples := _example_rows(result):
+            # As rows, which MLflow and spreadsheets show as a table.
+            examples = [
+                {"cell": chosen.label, "seed": chosen.seed, "segment": example.number}
+                | {"source": example.source, "reference": example.reference}
+                | dict(zip(("output", "baseline's output"), example.outputs, strict=True))
+                | dict(zip(("score", "baseline's score"), rounded_all(example.scores), strict=True))
+                for chosen in examples_of(result, _MOST_CELLS_WITH_TEXT)
+                for example in chosen.examples
+            ]
+            if examples:
                 import pandas as pd  # half a second to import
 
                 texts["examples.csv"] = _csv(pd.DataFrame(examples, dtype=object))
@@ -265,18 +271,6 @@ def latex_tables(result: RecordedResults, parts: Sequence[Section]) -> str:
         **{part.__name__: part for part in (tables.caption, typesetting.slug, typesetting.to_latex)},
     }
     return template("report.tex.j2").render(facts).rstrip() + "\n"
-
-
-def _example_rows(result: RecordedResults) -> list[dict[str, Any]]:
-    """Return the examples as rows, which MLflow and spreadsheets show as a table."""
-    return [
-        {"cell": examples.label, "seed": examples.seed, "segment": example.number}
-        | {"source": example.source, "reference": example.reference}
-        | dict(zip(("output", "baseline's output"), example.outputs, strict=True))
-        | dict(zip(("score", "baseline's score"), rounded_all(example.scores), strict=True))
-        for examples in examples_of(result, _MOST_CELLS_WITH_TEXT)
-        for example in examples.examples
-    ]
 
 
 def _csv(frame: pd.DataFrame) -> str:
