@@ -30,8 +30,9 @@ def comparison(difference, p, seeds=(1, 2, 3), variance=None, **more):
 
 
 def judge(compared, direction="maximize", claim=ORDERING, **more):
-    settings = {"alpha": 0.05, "other_data": "", "why_not": "", **more}
-    return ClaimResult(claim=claim, comparison=compared, values=(2.0, 1.0), direction=direction, **settings)
+    return ClaimResult(
+        claim=claim, comparison=compared, values=(2.0, 1.0), direction=direction, alpha=0.05, **more
+    )
 
 
 NO_WORSE = Claim(better="patt", worse="avg", metric="test/bleu", source="T2", margin=0.5)

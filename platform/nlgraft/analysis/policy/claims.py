@@ -53,8 +53,8 @@ class ClaimResult:
     values: tuple[float | None, ...]
     direction: Literal["maximize", "minimize"]
     alpha: float
-    other_data: str
-    why_not: str
+    other_data: str = ""
+    why_not: str = ""
     has_run: bool = True
 
     @property
