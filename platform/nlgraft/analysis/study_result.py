@@ -251,7 +251,7 @@ class StudyResult(RecordedResults):
         return chances
 
     def _is_decided(self, comparison: Comparison) -> bool:
-        return comparison.standing == "equal" or comparison.is_significant(self.study.analysis.alpha)
+        return comparison.standing == "equal" or comparison.is_significant(self.alpha)
 
     @property
     def _seed_questions(self) -> list[Question]:

@@ -138,6 +138,11 @@ class Results:
         return next((name for name in (on_test, objective) if name in self.metrics), objective)
 
     @property
+    def alpha(self) -> float:
+        """The level that the study declares."""
+        return self.study.analysis.alpha
+
+    @property
     def is_constructed(self) -> bool:
         """True if any of the data is constructed."""
         return "conlang" in corpora(self.study.data)

@@ -115,7 +115,7 @@ def _scale_agreement(result: Results, metric: str, largest: Results, target: str
     names = f"{result.study.variant}, {metric}, and {largest.study.variant}, {target}"
     if len(arms) < 2 or not all(map(len, matrices)):
         raise DataError(f"{names}: two arms with common seeds are needed at both scales; run the studies")
-    alpha, num_seeds = largest.study.analysis.alpha, (len(matrices[0]), len(matrices[1]))
+    alpha, num_seeds = largest.alpha, (len(matrices[0]), len(matrices[1]))
     # The same draws for each scale and metric, whatever else is compared.
     rng = np.random.default_rng(_RANDOM_SEED)
     # Means over seeds drawn with replacement, shape (samples, arms).

@@ -368,8 +368,7 @@ class RecordedResults(Results):
 
     @cached_property
     def _comparer(self) -> Comparer:
-        settings = self.study.analysis
-        return Comparer(samples=self.samples, alpha=settings.alpha)
+        return Comparer(samples=self.samples, alpha=self.alpha)
 
     @cached_property
     def claimed(self) -> dict[Hashable, Question]:
@@ -487,7 +486,7 @@ class RecordedResults(Results):
                         cell.mean(metric) for cell, metric in zip(cells, claim.metrics, strict=True)
                     ),
                     direction=self.system.metrics[claim.metric].direction,
-                    alpha=self.study.analysis.alpha,
+                    alpha=self.alpha,
                     other_data=other_data,
                     why_not=f"other data: {other_data}" if other_data else why_not,
                     has_run=all(cell.has_started for cell in cells),
@@ -503,7 +502,7 @@ class RecordedResults(Results):
         if question.null or (answer.basis == "exploratory" and self._is_left_to_claims(question)):
             return answer
         is_up = self.system.metrics[question.metric].direction == "maximize"
-        return answer.judged(self.study.analysis.alpha, is_up=is_up)
+        return answer.judged(self.alpha, is_up=is_up)
 
     def against_baseline(self, metric: str | None = None) -> list[Comparison]:
         """Compare every other cell with the baseline, as `compare` does."""
@@ -655,7 +654,7 @@ class RecordedResults(Results):
             cells=tuple(dict.fromkeys(keys.values())),
             metrics=tuple(dict.fromkeys([deciding, *scored])),
             plan=self.own_plan,
-            alpha=self.study.analysis.alpha,
+            alpha=self.alpha,
             asked=questions,
             scores=self._scores(deciding),
             configs={}

@@ -246,8 +246,9 @@ def _decision(result: RecordedResults, comparison: Comparison, study: str) -> li
         return ["the rules: docs/validity.md"]
     lines = []
     if comparison.looks and comparison.p_holm is not None:
-        alpha = result.study.analysis.alpha
-        lines.append(f"decided where the corrected p is {alpha:g} or less; it is {comparison.p_holm:.3g}")
+        lines.append(
+            f"decided where the corrected p is {result.alpha:g} or less; it is {comparison.p_holm:.3g}"
+        )
     needed = comparison.seeds_needed
     levels = comparison.later_levels
     look = min(levels, default=None) if needed is None else needed

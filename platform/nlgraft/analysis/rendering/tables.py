@@ -132,7 +132,7 @@ def covered(result: RecordedResults) -> str:
     if main not in result.metrics:
         return ""
     compared = [(each.a, each) for each in result.against_baseline(main) if each.ci is not None]
-    texts = [f"Intervals have {confidence(result.study.analysis.alpha)} confidence.", *scopes(compared)]
+    texts = [f"Intervals have {confidence(result.alpha)} confidence.", *scopes(compared)]
     if any(comparison.scope == "segments" for _, comparison in compared):
         texts.append(f"† {ONE_SEED}.")
     return " ".join(texts) if compared else ""
@@ -193,10 +193,10 @@ def comparison_table(result: RecordedResults, metric: str) -> Table:
         if cell is not result.baseline and metric in result.metrics:
             comparison = result.compare(cell.cell, metric=metric)
             compared.append((cell.label, comparison))
-            row |= _comparison_row(comparison, decimals, result.study.analysis.alpha)
+            row |= _comparison_row(comparison, decimals, result.alpha)
         rows.append(row)
     reasons = [f"{cell.label}: {reason}" for cell in result.cells for reason in cell.reasons]
-    notes = comparison_notes(compared, result.study.analysis.alpha)
+    notes = comparison_notes(compared, result.alpha)
     return make_table(rows, notes=[*notes, *reasons])
 
 
@@ -316,7 +316,7 @@ def _differences_table(
     if not differences:
         return None
     decimals = column_decimals(result, differences[0][2].metric)
-    alpha = result.study.analysis.alpha
+    alpha = result.alpha
     rows = [
         words | {"seeds": comparison.num_seeds} | _comparison_row(comparison, decimals, alpha)
         for _, words, comparison in differences
