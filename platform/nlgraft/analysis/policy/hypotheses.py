@@ -123,7 +123,18 @@ def compare_systems(
         DataError: A file is unreadable or has another number of lines, or there is nothing to compare.
         StoreError: The ledger cannot be read or written.
     """
-    references, lines = _read(systems, reference)
+    references = read_lines(reference, _MAX_CHARS).lines
+    if not has_text(references):
+        raise DataError(f"{reference}: no line has text; give references, a line for each hypothesis")
+    lines = {name: [read_lines(path, _MAX_CHARS).lines for path in paths] for name, paths in systems.items()}
+    wrong = [
+        f"{path}: {len(hypotheses)} lines, {Path(reference).name} has {len(references)}"
+        for name, paths in systems.items()
+        for path, hypotheses in zip(paths, lines[name], strict=True)
+        if len(hypotheses) != len(references)
+    ]
+    if wrong:
+        raise DataError("\n".join(wrong))
     read, is_up = [], {}
     for name, seeds in lines.items():
         evaluations = [evaluate_text(hypotheses, references, metrics) for hypotheses in seeds]
@@ -252,25 +263,6 @@ def compare_measured(
         )
         for metric, system in product(is_up, systems)
     ]
-
-
-def _read(
-    systems: Mapping[str, Sequence[str]], reference: str
-) -> tuple[Sequence[str], dict[str, list[Sequence[str]]]]:
-    """Read the references, and the hypotheses of each system and seed."""
-    references = read_lines(reference, _MAX_CHARS).lines
-    if not has_text(references):
-        raise DataError(f"{reference}: no line has text; give references, a line for each hypothesis")
-    lines = {name: [read_lines(path, _MAX_CHARS).lines for path in paths] for name, paths in systems.items()}
-    wrong = [
-        f"{path}: {len(hypotheses)} lines, {Path(reference).name} has {len(references)}"
-        for name, paths in systems.items()
-        for path, hypotheses in zip(paths, lines[name], strict=True)
-        if len(hypotheses) != len(references)
-    ]
-    if wrong:
-        raise DataError("\n".join(wrong))
-    return references, lines
 
 
 def _tested(
