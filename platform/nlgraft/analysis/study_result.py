@@ -203,7 +203,7 @@ class StudyResult(RecordedResults):
         reasons = dict.fromkeys(granted, "")
         for look, following in pairwise(self.run_looks):
             # The study's own p-values decide who gets more seeds.
-            view = self.alone(self._granted_trials(granted))
+            view = self.alone(cells=self._granted_trials(granted))
             due = {cell.label for cell in view.cells if granted[cell.label] == look}
             # A crashed seed may be run again: no cell is stopped on seeds that are not all there.
             due -= {cell.label for cell in view.cells if cell.state != "finished"}

@@ -137,8 +137,8 @@ class Comparer:
         # Before the resamples: nothing can be drawn from constants, and their difference is certain.
         is_constant = len(rows) > 1 and shapes == {None} and (values == values[0]).all()
         if difference != empty.null and is_constant:
-            certain = {"is_exact": True, "scope": "seeds", "ci": (difference, difference)}
-            return empty.noted("identical for every seed", **certain)
+            ends = (difference, difference)
+            return empty.noted("identical for every seed", is_exact=True, scope="seeds", ci=ends)
         if None in shapes or len(shapes) > 1:
             why = "the cells were scored on different segments"
             if None in shapes:

@@ -130,13 +130,9 @@ class RecordedResults(Results):
         entries = self._entries() if self.metrics else []
         return {entry.metrics[0]: self._enter(entry) for entry in entries}
 
-    def alone(self, cells: Sequence[CellResult] | None = None) -> Self:
-        """Return the same results without the ledger, as if nothing else had been asked.
-
-        Args:
-            cells: The cells with fewer replicates; as they are if left out.
-        """
-        view = self.view(store=None, cells=tuple(self.cells if cells is None else cells))
+    def alone(self, **changes: Any) -> Self:
+        """Return the same results without the ledger, as if nothing else had been asked; see `view`."""
+        view = self.view(store=None, **changes)
         view.prior_of = self.prior_of
         return view
 

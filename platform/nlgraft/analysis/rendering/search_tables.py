@@ -50,8 +50,8 @@ def search_table(result: RecordedResults) -> Table | None:
     rows = []
     for cell in result.cells:
         states = [trial.state for trial in cell.search]
-        chosen = next((trial for trial in cell.search if cell.params and trial.params == cell.params), None)
-        value = None if chosen is None else chosen.metrics.get(objective)
+        chosen = (trial for trial in cell.search if cell.params and trial.params == cell.params)
+        value = next((trial.metrics.get(objective) for trial in chosen), None)
         row: Row = {
             "cell": cell_entry(cell),
             "finished + stopped + failed": " + ".join(
