@@ -27,8 +27,8 @@ from nlgraft.analysis.data.ledger import (
 )
 from nlgraft.analysis.estimates.comparison import Comparison
 from nlgraft.analysis.estimates.noise_prior import applicable, moderated, prior_from, study_variance
-from nlgraft.analysis.estimates.resampling import Either, open_as_one
-from nlgraft.analysis.policy.rules import FIRST, Rules, corrected, over_looks, p_of_looks
+from nlgraft.analysis.estimates.resampling import Either, holm_either, open_as_one
+from nlgraft.analysis.policy.rules import FIRST, Rules, over_looks, p_of_looks
 
 Judge = Literal["file", "ledger"]
 Pair = tuple[str, str]
@@ -159,11 +159,13 @@ class SimulatedStore:
                     for cell, by_seed in scores.items()
                 }
                 usable = applicable(prior, study_variance(trainings, of_used, _KINDS), len(used))
-            return replace(self._compare(cells, scores, used, file.metric, usable), prior=prior)
+            compared = self._compare(cells, scores, used, file.metric, usable)
+            return replace(compared, prior=prior, margin=file.margin)
 
         def answer(cells: Pair, plan: Plan) -> LedgerQuestion:
-            prior = rules.prior(file.metric, cells, fresh_prior)
-            compared = over_looks(plan, partial(test, cells, prior), file.margin)
+            compared_cells = file.metric, tuple(sorted(cells))
+            prior = rules.priors[compared_cells] if compared_cells in rules.priors else fresh_prior()
+            compared = over_looks(plan, partial(test, cells, prior))
             return LedgerQuestion(
                 metric=file.metric,
                 cells=cells,
@@ -279,7 +281,10 @@ class SimulatedStore:
 def _by_file(file: StudyFile, plan: Plan, shown: Sequence[LedgerQuestion]) -> list[Either]:
     """Correct p-values over all that a file declares; a question without a look counts as 1."""
     pairs = [open_as_one(p_of_looks(plan, question.looks, question.prior), file.margin) for question in shown]
-    return corrected(pairs, FIRST * file.alpha, file.alpha) if file.is_corrected else pairs
+    if not file.is_corrected:
+        return pairs
+    # The families of a first declaration have a share of the level.
+    return [(p and p / FIRST, equal and equal / FIRST) for p, equal in holm_either(pairs)]
 
 
 def _original(cell: str) -> str:

@@ -191,7 +191,7 @@ def agreement(
     finished trials are read. Scores on dev cost no verdict; those of test enter the ledger.
     """
     from nlgraft import api
-    from nlgraft.analysis.rendering.findings import agreement_table
+    from nlgraft.analysis.rendering.tables import agreement_table
     from nlgraft.commands.terminal import show_table
 
     groups = [shlex.split(scale) for scale in scales]

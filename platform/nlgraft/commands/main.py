@@ -351,7 +351,7 @@ def why(
     CELL is factor=level or the name of a level; several factors are separated by a comma.
     """
     from nlgraft import api
-    from nlgraft.analysis.rendering.why import explain
+    from nlgraft.analysis.rendering.prose import explain
 
     named = shlex.join([study_name, *overrides, *([] if storage is None else ["--storage", storage])])
     study = find_study(study_name, overrides, storage)

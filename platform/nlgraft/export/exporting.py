@@ -279,13 +279,14 @@ def choose(result: StudyResult, cell: str | None = None, seed: int | None = None
         DataError: Nothing has finished that could be taken.
     """
     objective = result.study.objective
-    sign = 1.0 if objective.direction == "maximize" else -1.0
     if cell is None:
         means = {
             result_cell.cell.label: (result_cell.mean(objective.metric), result_cell)
             for result_cell in result.cells
         }
-        scored = [(sign * mean, result_cell) for mean, result_cell in means.values() if mean is not None]
+        scored = [
+            (objective.sign * mean, cell_result) for mean, cell_result in means.values() if mean is not None
+        ]
         if not scored:
             raise DataError(f"{result.study.variant}: {_why_none(result)}")
         chosen = max(scored, key=lambda pair: pair[0])[1]
@@ -295,7 +296,7 @@ def choose(result: StudyResult, cell: str | None = None, seed: int | None = None
     else:
         chosen = result.cell(cell)
         why_cell = f"cell {chosen.cell.label}: as asked for"
-    trial, why_seed = _choose_seed(chosen, objective.metric, sign, seed)
+    trial, why_seed = _choose_seed(chosen, objective.metric, objective.sign, seed)
     return Choice(result, chosen, trial, (why_cell, why_seed))
 
 

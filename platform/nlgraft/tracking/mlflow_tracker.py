@@ -323,7 +323,7 @@ class BestTrial:
 
     def __init__(self, objective: Objective) -> None:
         self._metric = objective.metric
-        self._sign = 1.0 if objective.direction == "maximize" else -1.0
+        self._sign = objective.sign
         self._value = -math.inf
         self.model: BestModel | None = None
 

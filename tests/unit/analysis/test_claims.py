@@ -7,8 +7,7 @@ import pytest
 from nlgraft.analysis.data.ledger import Look
 from nlgraft.analysis.estimates.comparison import Comparison
 from nlgraft.analysis.estimates.noise_prior import Estimate
-from nlgraft.analysis.policy import claims
-from nlgraft.analysis.policy.claims import signatures_differ
+from nlgraft.analysis.policy.claims import ClaimResult, signatures_differ
 from nlgraft.study.data.claim import Claim
 
 OURS = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
@@ -31,8 +30,9 @@ def comparison(difference, p, seeds=(1, 2, 3), variance=None, **more):
 
 
 def judge(compared, direction="maximize", claim=ORDERING, **more):
-    settings = {"alpha": 0.05, "other_data": "", "why_not": "", **more}
-    return claims.judge(claim, compared, (2.0, 1.0), direction=direction, **settings)
+    return ClaimResult(
+        claim=claim, comparison=compared, values=(2.0, 1.0), direction=direction, alpha=0.05, **more
+    )
 
 
 NO_WORSE = Claim(better="patt", worse="avg", metric="test/bleu", source="T2", margin=0.5)

@@ -101,13 +101,16 @@ def test_a_study_far_noisier_than_the_earlier_ones_does_not_fit():
     assert is_like(prior, StudyVariance(0.001, 4.6))
 
 
-def test_a_noisier_study_is_moderated_by_its_own_other_arms():
+def test_a_study_that_a_prior_does_not_fit_is_moderated_by_its_own_other_arms():
     prior = NoisePrior(8.0, 1.0, ("a",))
     noisy = StudyVariance(9.0, 4.6)
     assert applicable(prior, StudyVariance(1.2, 4.6), 3) is prior
     pooled = applicable(prior, noisy, 3)
     assert (pooled.df, pooled.variance) == (pytest.approx(2.6), 9.0)
     assert applicable(NoisePrior(1.0, 1.0), StudyVariance(99.0, 4.6), 3) == NoisePrior(1.0, 99.0)
+    quiet = StudyVariance(0.05, 4.6)
+    assert applicable(prior, quiet, 3).variance == 0.05, "the prior's 1.0 would hide what four arms agree on"
+    assert applicable(prior, StudyVariance(0.05, 2.0), 3) is prior
     assert applicable(prior, StudyVariance.of([[0.0, 9.0, -9.0]]), 3) is None, "one arm knows no more"
 
 

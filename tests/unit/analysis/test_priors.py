@@ -175,12 +175,12 @@ def test_a_noisier_study_falls_back_on_its_own_arms(shown):
     shown("earlier", 1, deviation=0.1, lr=2e-3)
     result = shown("study", 2)
     compared = result.compare(LABELS[1])
-    assert compared.is_noisier
+    assert compared.is_unlike
     pooled = StudyVariance.of([differences(result, label) for label in LABELS[1:]])
     further = min(compared.prior.df, pooled.df - 2)
     squares = 2 * differences(result, LABELS[1]).var(ddof=1)
     assert compared.estimate.variance == pytest.approx((squares + further * pooled.variance) / (2 + further))
-    assert "noisier than 1 earlier one" in compared.noise
+    assert "far from that of 1 earlier one" in compared.noise
 
 
 def test_every_format_says_what_tells_the_noise(shown, store):

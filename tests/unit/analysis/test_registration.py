@@ -228,8 +228,10 @@ def test_the_command_registers_once_and_shows(here):
     assert "no analyses of its test segments; 0 of 12 replicates finished" in shown
     call(main, ["register", study, "steps=20", *store])
     listed = json_of("register", study, "--show", "--json", *store)
-    assert [registration["variant"].partition("@")[0] for registration in listed] == ["guesses", "guesses"]
     assert [registration["content"]["cells"][0]["settings"]["steps"] for registration in listed] == [10, 20]
+    roles = json_of("register", "search_spaces/multi_source/search.yaml", "@tiny", "--json", *store)
+    text = roles["content"]["cells"][0]["settings"]["data.text.source.train source 0"]
+    assert text.startswith("6,000 lines")  # text by role is frozen by its lines
 
 
 def test_results_without_a_store_have_no_registration(finished):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from nlgraft.analysis.rendering.why import explain
+from nlgraft.analysis.rendering.prose import explain
 
 
 @pytest.fixture

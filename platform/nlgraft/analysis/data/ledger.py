@@ -250,7 +250,7 @@ class Entry:
     """
 
     version: int = 1
-    time: str
+    time: str = field(compare=False)
     study: str
     variant: str
     system: str
@@ -285,13 +285,11 @@ class History:
 
     Attributes:
         entries: By number, ascending.
-        last: The highest number of the whole ledger.
         problems: Entries that could not be read, as sentences.
         whole: The entries on any segments.
     """
 
     entries: dict[int, Entry]
-    last: int = 0
     problems: tuple[str, ...] = ()
     whole: Mapping[int, Entry] = field(default_factory=dict)
 
@@ -361,17 +359,13 @@ def history(store: ArtifactStore, segments: Segments) -> History:
         # Version 1 described segments otherwise, so that none of its can be told from these.
         if entry.version < VERSION or entry.segments.overlaps(segments)
     }
-    return History(entries, pages.last, pages.problems, pages.documents)
+    return History(entries, pages.problems, pages.documents)
 
 
-def is_recorded(entry: Entry, past: History) -> bool:
-    """True if an earlier entry says the same."""
-    return any(replace(past_entry, time=entry.time) == entry for past_entry in past.entries.values())
-
-
-def record(store: ArtifactStore, entry: Entry, past: History) -> None:
+def record(store: ArtifactStore, entry: Entry) -> None:
     """Write an analysis to the ledger, before it is shown."""
-    # The number is taken by writing it, so that drivers agree on an order without a lock.
-    journal, number = open_ledger(store), past.last + 1
-    while not journal.append(number, entry):  # another driver may have taken the number
-        number = journal.read().last + 1
+    # The number is taken by writing it, so that drivers agree on an order without a lock; another one may
+    # have taken it.
+    journal = open_ledger(store)
+    while not journal.append(journal.read().last + 1, entry):
+        pass

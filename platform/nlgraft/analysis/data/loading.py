@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -23,7 +23,7 @@ from nlgraft.pipeline.store import ArtifactStore, Manifest
 from nlgraft.pipeline.trial import TrialRecord, trial_record
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.study import Study
-from nlgraft.study.data.system import AREA, CURVE, SEARCH_SPLITS, STEPS, TEST_MEAN, System, on_split
+from nlgraft.study.data.system import AREA, CURVE, REPLICATE_SPLITS, STEPS, TEST_MEAN, System, on_split
 from nlgraft.study.planning.selection import best_proposal, load_proposals
 from nlgraft.study.reading.resolving import resolve_cell
 from nlgraft.study.reading.system_import import system_of
@@ -33,7 +33,14 @@ from nlgraft.text.corpus_config import further_tests
 _AGREEMENT = 1e-6
 
 
-def load_cell(study: Study, cell: Cell, store: ArtifactStore, busy: set[str], granted: int = 0) -> CellResult:
+def load_cell(
+    study: Study,
+    cell: Cell,
+    store: ArtifactStore,
+    busy: Collection[str] = (),
+    granted: int = 0,
+    splits: tuple[str, ...] = REPLICATE_SPLITS,
+) -> CellResult:
     """Read everything on record of one cell; trials that have not run are ``planned``.
 
     Args:
@@ -42,10 +49,11 @@ def load_cell(study: Study, cell: Cell, store: ArtifactStore, busy: set[str], gr
         store: The store of its trials.
         busy: Fingerprints of the stages that are being computed now.
         granted: Seeds that a look has granted to it, if more than the study's.
+        splits: Splits on which its replicates are scored.
     """
     seeds = study.look_seeds[: max(granted, len(study.seeds))]
     if study.search is None:
-        return CellResult(cell, _replicates(study, cell, {}, store, busy, seeds))
+        return CellResult(cell, _replicates(study, cell, {}, store, busy, seeds, splits))
     proposals = load_proposals(study, cell, store)
     search = tuple(
         TrialResult(
@@ -64,27 +72,16 @@ def load_cell(study: Study, cell: Cell, store: ArtifactStore, busy: set[str], gr
     elif best is None:
         state, reason = "failed", f"no search trial finished with a value of {study.objective.metric}"
     else:
-        replicates = _replicates(study, cell, dict(best.params), store, busy, seeds)
+        replicates = _replicates(study, cell, dict(best.params), store, busy, seeds, splits)
         return CellResult(cell, replicates, search, best.params)
     not_chosen = (TrialResult("replicate", cell, seed, "", state, reason) for seed in study.seeds)
     return CellResult(cell, tuple(not_chosen), search)
 
 
-def load_dev_trial(study: Study, cell: Cell, seed: int, store: ArtifactStore) -> TrialResult:
-    """Find a finished trial that was scored on dev alone, with the text that it was scored on."""
-    graph = resolve_cell(study, cell).graph(seed, SEARCH_SPLITS)
-    files = _TrialFiles(graph, store)
-    return TrialResult(
-        *("replicate", cell, seed, graph.fingerprint, "finished"),
-        read_texts=files.texts,
-        read_stream=files.stream,
-    )
-
-
 def load_manifests(trials: Iterable[TrialResult], store: ArtifactStore) -> dict[str, Manifest]:
     """Read the manifests of all stages of some trials, by fingerprint; lost or damaged ones are left out."""
     manifests: dict[str, Manifest] = {}
-    stages = {stage["fingerprint"] for trial in trials if trial.record for stage in trial.record.stages}
+    stages = {stage["fingerprint"] for trial in trials for stage in trial.stages}
     for fingerprint in sorted(stages):
         try:
             manifest = store.manifest(fingerprint)
@@ -104,27 +101,28 @@ def _replicates(
     cell: Cell,
     params: Mapping[str, object],
     store: ArtifactStore,
-    busy: set[str],
+    busy: Collection[str],
     seeds: Sequence[int],
+    splits: tuple[str, ...],
 ) -> tuple[TrialResult, ...]:
     system = system_of(study)
     resolved = resolve_cell(study, cell, params)
     trials = []
     for seed in seeds:
-        graph = resolved.graph(seed)
+        graph = resolved.graph(seed, splits)
         record = trial_record(store, graph.fingerprint)
         is_running = any(stage.fingerprint in busy for stage in graph.stages)
         state, reason = _ended(record, "running" if is_running else "planned")
-        is_finished = record is not None and state == "finished"
+        finished = record if state == "finished" else None
         files = _TrialFiles(graph, store)
         trials.append(
             TrialResult(
                 *("replicate", cell, seed, graph.fingerprint, state, reason),
                 params=params,
                 record=record,
-                derived=_test_means(record, system) if record and is_finished else {},
-                segments=files.segments(system, record) if record and is_finished else {},
-                num_documents=len(set(files.stream("test", "document") or ())) if is_finished else 0,
+                derived=_test_means(finished, system) if finished else {},
+                segments=files.segments(system, finished) if finished else {},
+                num_documents=len(set(files.stream("test", "document") or ())) if finished else 0,
                 read_texts=files.texts,
                 read_stream=files.stream,
                 seeded={stage.fingerprint: stage.name for stage in graph.stages if stage.seed is not None},
@@ -207,10 +205,10 @@ def _agree(name: str, rows: Array, record: TrialRecord, metric: str) -> bool:
 def with_early_learning(cells: Sequence[CellResult]) -> tuple[CellResult, ...]:
     """Add the metrics of early learning to the finished replicates that have a curve of dev loss."""
     curves = {
-        (cell.label, trial.seed): curve
+        (cell.label, trial.seed): np.array(sorted(points.items()), dtype=float)
         for cell in cells
-        for trial in cell.trials
-        if trial.state == "finished" and (curve := _curve(trial)) is not None
+        for trial in cell.finished
+        if len(points := trial.curve(CURVE)) > 1
     }
     if not curves:
         return tuple(cells)
@@ -251,12 +249,6 @@ def steps_to(curve: Array, goal: float) -> float:
         return float(curve[0, 0])
     (before, high), (after, value) = curve[index - 1], curve[index]
     return float(before + (after - before) * (high - goal) / (high - value))
-
-
-def _curve(trial: TrialResult) -> Array | None:
-    """Return step and dev loss, shape (n, 2), the last value of each step; None below two points."""
-    values = trial.curve(CURVE)
-    return np.array(sorted(values.items()), dtype=float) if len(values) > 1 else None
 
 
 def scored_segments(

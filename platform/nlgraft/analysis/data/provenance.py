@@ -57,12 +57,11 @@ def read_provenance(trials: Sequence[TrialResult], store: ArtifactStore) -> Prov
     computed_s = sum(manifest.duration_s for manifest in manifests.values())
     needed_s = sum(manifests[stage].duration_s for stage in used if stage in manifests)
     versions: dict[str, set[str]] = {}
-    commits = set()
     for manifest in manifests.values():
         for package, version in manifest.versions.items():
             versions.setdefault(package, set()).add(version)
-        if manifest.git:
-            commits.add(manifest.git["commit"][:12] + ("+" if manifest.git.get("is_dirty") else ""))
+    gits = [manifest.git for manifest in manifests.values() if manifest.git]
+    commits = {git["commit"][:12] + ("+" if git.get("is_dirty") else "") for git in gits}
     return Provenance(
         hosts=tuple(sorted({manifest.host for manifest in manifests.values() if manifest.host})),
         versions={package: tuple(sorted(numbers)) for package, numbers in sorted(versions.items())},
@@ -132,7 +131,11 @@ def cost_of(trials: Sequence[TrialResult], store: ArtifactStore | None) -> Cost:
     """
     manifests = {} if store is None else load_manifests(trials, store)
     took = {fingerprint: manifest.duration_s for fingerprint, manifest in manifests.items()}
-    lost_s = _lost(trials)
+    lost_s: dict[str, float] = {}
+    for trial in {trial.fingerprint: trial for trial in trials}.values():
+        for stage in trial.stages:
+            if stage["decision"] in _LOST:
+                lost_s[stage["fingerprint"]] = lost_s.get(stage["fingerprint"], 0.0) + stage["duration_s"]
     needed, searched = (_stages(trials, kind) for kind in ("replicate", "search"))
     fingerprints = {trial.fingerprint for trial in trials}
     records = {} if store is None else store.records.list("trials", TRIAL_RECORD)
@@ -148,22 +151,7 @@ def cost_of(trials: Sequence[TrialResult], store: ArtifactStore | None) -> Cost:
 
 
 def _stages(trials: Iterable[TrialResult], kind: str) -> set[str]:
-    return {
-        stage["fingerprint"]
-        for trial in trials
-        if trial.kind == kind and trial.record
-        for stage in trial.record.stages
-    }
-
-
-def _lost(trials: Iterable[TrialResult]) -> dict[str, float]:
-    """Time of stages that failed or were stopped, by fingerprint, of every trial that they ended."""
-    lost_s: dict[str, float] = {}
-    for record in {trial.fingerprint: trial.record for trial in trials}.values():
-        for stage in record.stages if record is not None else ():
-            if stage["decision"] in _LOST:
-                lost_s[stage["fingerprint"]] = lost_s.get(stage["fingerprint"], 0.0) + stage["duration_s"]
-    return lost_s
+    return {stage["fingerprint"] for trial in trials if trial.kind == kind for stage in trial.stages}
 
 
 def split_sizes(cells: Iterable[CellResult], store: ArtifactStore | None) -> dict[str, dict[str, int]]:

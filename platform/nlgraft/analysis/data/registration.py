@@ -110,15 +110,23 @@ class Freezer:
         first, *others = cells(study)
         by_levels = sorted(others, key=lambda cell: canonical_json(cell.levels))
         claims = claims_of(study)
+        parts = {name: getattr(study, name) for name in ("objective", "sequential", "search", "analysis")}
+        settings = dict(flat({name: part.model_dump(mode="json") for name, part in parts.items() if part}))
+        if study.analysis.prior == "none":  # as it was before there were priors
+            del settings["analysis.prior"]
+        metrics = system_of(study).metrics
+        named = [*study.main_metrics, *(metric for claim in claims for metric in claim.metrics)]
         with looking_below(study.mirror):
             frozen = tuple(self._cell(study, cell) for cell in (first, *by_levels))
         return Content(
             system=study.system,
             seeds=tuple(study.seeds if study.sequential is not None else sorted(study.seeds)),
             cells=frozen,
-            settings=_study_settings(study),
+            settings=settings,
             claims=_claims(study, claims),
-            metrics=_metrics(study, claims),
+            metrics={
+                name: f"{metrics[name].direction}, {metrics[name].unit}" for name in named if name in metrics
+            },
         )
 
     def _cell(self, study: Study, cell: Cell) -> FrozenCell:
@@ -142,10 +150,10 @@ class Freezer:
 
     def _data(self, data: Any, path: str) -> Settings:
         """Describe the data of a config: corpora by their text, everything else by its values."""
-        if not isinstance(data, BaseModel):
-            return dict(flat({path: data}))
         if hasattr(data, "corpus"):
             return self._corpus(data, path)
+        if not isinstance(data, BaseModel | Mapping):
+            return dict(flat({path: list(data) if isinstance(data, tuple) else data}))
         settings: Settings = {}
         for name, part in dict(data).items():
             settings |= self._data(part, f"{path}.{name}")
@@ -195,19 +203,6 @@ def _stages(graph: StageGraph) -> dict[str, tuple[int, str]]:
     return descriptions
 
 
-def _study_settings(study: Study) -> Settings:
-    parts: dict[str, BaseModel | None] = {
-        "objective": study.objective,
-        "sequential": study.sequential,
-        "search": study.search,
-        "analysis": study.analysis,
-    }
-    settings = dict(flat({name: part.model_dump(mode="json") for name, part in parts.items() if part}))
-    if study.analysis.prior == "none":  # as it was before there were priors
-        del settings["analysis.prior"]
-    return settings
-
-
 def _claims(study: Study, claims: Sequence[Claim]) -> tuple[Settings, ...]:
     axes = axes_of(study)
     label_of = label_finder(axes, axes.cells())
@@ -228,12 +223,6 @@ def _claims(study: Study, claims: Sequence[Claim]) -> tuple[Settings, ...]:
         }
         frozen_claims.append(dict(flat(facts)))
     return tuple(sorted(frozen_claims, key=canonical_json))
-
-
-def _metrics(study: Study, claims: Sequence[Claim]) -> dict[str, str]:
-    metrics = system_of(study).metrics
-    named = [*study.main_metrics, *(metric for claim in claims for metric in claim.metrics)]
-    return {name: f"{metrics[name].direction}, {metrics[name].unit}" for name in named if name in metrics}
 
 
 SHOWN_DIGITS = 12

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from nlgraft.analysis.data.loading import load_cell, with_early_learning
 from nlgraft.analysis.data.provenance import Provenance, corpora, read_provenance
 from nlgraft.analysis.data.trials import CellResult, TrialResult, cached_method
+from nlgraft.basics.errors import NlgraftError, nearest
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import Cell, cells, find_cell
 from nlgraft.study.data.space import Domain
 from nlgraft.study.data.study import Study
-from nlgraft.study.data.system import Metric, System
+from nlgraft.study.data.system import SEARCH_SPLITS, Metric, System
 from nlgraft.study.planning.selection import read_granted
 from nlgraft.study.reading.system_import import system_of
 
@@ -107,6 +108,12 @@ class Results:
         result.provenance = read_provenance(result.trials, store)
         return result
 
+    @classmethod
+    def read_dev(cls, study: Study, store: ArtifactStore) -> Self:
+        """Read the replicates of a study that are scored on dev alone, as those of proposals are."""
+        read = (load_cell(study, cell, store, splits=SEARCH_SPLITS) for cell in cells(study))
+        return cls(study, system_of(study), tuple(read), Provenance(), store=store)
+
     @property
     def baseline(self) -> CellResult:
         """The cell that the others are compared with."""
@@ -129,6 +136,11 @@ class Results:
         objective = self.study.objective.metric
         on_test = "test/" + objective.removeprefix("dev/")
         return next((name for name in (on_test, objective) if name in self.metrics), objective)
+
+    @property
+    def alpha(self) -> float:
+        """The level that the study declares."""
+        return self.study.analysis.alpha
 
     @property
     def is_constructed(self) -> bool:
@@ -156,6 +168,18 @@ class Results:
     @cached_property
     def _by_label(self) -> dict[str, CellResult]:
         return {cell.label: cell for cell in self.cells}
+
+    def metric_named(self, name: str | None) -> str:
+        """Check the name of a metric; None is the main one.
+
+        Raises:
+            NlgraftError: The system has no such metric.
+        """
+        metrics = self.system.metrics
+        name = self.main_metric if name is None else name
+        if name not in metrics:
+            raise NlgraftError(f"{self.system.path} has no metric '{name}'. {nearest(name, list(metrics))}")
+        return name
 
     def frame(self) -> pd.DataFrame:
         """Return all trials as a data frame.

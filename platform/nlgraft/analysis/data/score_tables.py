@@ -235,7 +235,10 @@ def _rows(path: str, table: ScoreTable) -> Iterator[Row]:
     if path.endswith(".json"):
         document = _parsed("\n".join(lines), path, table)
         if isinstance(document, dict):
-            yield from _comet(path, document)
+            for system, segments in document.items():
+                for item, segment in enumerate(segments):
+                    score = {"system": system, "item": item, "metric": "COMET", "value": segment["COMET"]}
+                    yield f"{path}, {system}, segment {item}", score
             return
         rows = [(f"{path}, entry {number}", row) for number, row in enumerate(document, 1)]
     elif without_compression(path).endswith(".jsonl"):
@@ -245,7 +248,15 @@ def _rows(path: str, table: ScoreTable) -> Iterator[Row]:
     else:
         rows = [(f"{path}, line {n}", {"item": n, "value": line}) for n, line in enumerate(lines, 1)]
     for where, row in rows:
-        yield from _helm(where, row) if "stats" in row else [(where, row)]
+        if "stats" not in row:
+            yield where, row
+            continue
+        changed = row.get("perturbation", {}).get("name")
+        item = f"{row['instance_id']}{f'/{changed}' if changed else ''}"
+        for stat in row["stats"]:
+            score = {"seed": row["train_trial_index"], "item": item, "metric": stat["name"]["name"]}
+            # Where nothing was counted there is no mean.
+            yield where, {**score, "value": stat.get("mean")}
 
 
 def _json_lines(path: str, lines: Sequence[str], table: ScoreTable) -> Iterator[tuple[str, Any]]:
@@ -261,22 +272,6 @@ def _parsed(text: str, where: str, table: ScoreTable) -> Any:
     except ValueError as error:
         table.problems.append(f"{where}: no JSON ({error})")
         return {}
-
-
-def _comet(path: str, document: dict[str, Any]) -> Iterator[Row]:
-    for system, segments in document.items():
-        for item, segment in enumerate(segments):
-            score = {"system": system, "item": item, "metric": "COMET", "value": segment["COMET"]}
-            yield f"{path}, {system}, segment {item}", score
-
-
-def _helm(where: str, instance: dict[str, Any]) -> Iterator[Row]:
-    changed = instance.get("perturbation", {}).get("name")
-    item = f"{instance['instance_id']}{f'/{changed}' if changed else ''}"
-    for stat in instance["stats"]:
-        score = {"seed": instance["train_trial_index"], "item": item, "metric": stat["name"]["name"]}
-        # Where nothing was counted there is no mean.
-        yield where, {**score, "value": stat.get("mean")}
 
 
 def _samples(directory: Path, table: ScoreTable) -> Iterator[Row]:

@@ -7,23 +7,19 @@ any of its results is seen, and once: whoever asks again finds the entry.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Literal
 
 from pydantic import JsonValue
 
+from nlgraft.analysis.data.results import Results
 from nlgraft.basics.errors import DataError, nearest
 from nlgraft.basics.wording import timestamp
 from nlgraft.pipeline.record_store import Journal, Pages
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial import TrialRecord, trial_record
-from nlgraft.study.data.design import cells
 from nlgraft.study.data.study import Overrides, Study
-from nlgraft.study.data.system import SEARCH_SPLITS
-from nlgraft.study.reading.resolving import resolve_cell
 from nlgraft.study.reading.system_import import system_of
 
 BASELINE = 0
@@ -120,16 +116,17 @@ class Stream:
 
     Args:
         key: Digest of the stream.
-        steps: Steps of any streams, in order.
+        pages: Steps of any streams, in order.
+
+    Attributes:
         num_unreadable: Steps that cannot be read; each counts as a proposal when levels are assigned.
     """
 
-    def __init__(self, key: str, steps: Iterable[Step], num_unreadable: int = 0) -> None:
-        self.key = key
-        self.num_unreadable = num_unreadable
+    def __init__(self, key: str, pages: Pages[Step]) -> None:
+        self.num_unreadable = pages.last - len(pages.documents)
         self.proposals: dict[int, Proposal] = {}
         self._kept: dict[int, Proposal] = {}
-        for step in steps:
+        for step in pages.documents.values():
             if step.stream != key:
                 continue
             if step.kind == "proposed":
@@ -194,16 +191,12 @@ def open_streams(store: ArtifactStore) -> Journal[Step]:
 def read_streams(store: ArtifactStore) -> dict[str, Stream]:
     """Read all streams of a store, by key, in the order in which they began."""
     pages = open_streams(store).read()
-    return {step.stream: _stream(pages, step.stream) for step in pages.documents.values()}
+    return {step.stream: Stream(step.stream, pages) for step in pages.documents.values()}
 
 
 def read_stream(store: ArtifactStore, key: str) -> Stream:
     """Read one stream; it has no proposals before the first."""
-    return _stream(open_streams(store).read(), key)
-
-
-def _stream(pages: Pages[Step], key: str) -> Stream:
-    return Stream(key, pages.documents.values(), pages.last - len(pages.documents))
+    return Stream(key, open_streams(store).read())
 
 
 def append(store: ArtifactStore, key: str, next_step: Callable[[Stream], Step | None]) -> Stream:
@@ -221,7 +214,7 @@ def append(store: ArtifactStore, key: str, next_step: Callable[[Stream], Step | 
     journal = open_streams(store)
     while True:
         pages = journal.read()
-        stream = _stream(pages, key)
+        stream = Stream(key, pages)
         step = next_step(stream)
         if step is None:
             return stream
@@ -253,45 +246,28 @@ class Pairs:
 
 def read_pairs(pair: Study, store: ArtifactStore, num_seeds: int) -> Pairs:
     """Read the first seeds of a study of two cells, on its objective."""
-    objective = pair.objective
-    sign = 1.0 if objective.direction == "maximize" else -1.0
-    records = {}
-    for arm, cell in zip(_ARMS, cells(pair), strict=True):
-        resolved = resolve_cell(pair, cell)
-        for seed in pair.seeds[:num_seeds]:
-            records[arm, seed] = trial_record(store, resolved.graph(seed, SEARCH_SPLITS).fingerprint)
-    values: dict[tuple[Arm, int], float] = {}
-    failed: dict[tuple[Arm, int], str] = {}
-    diverged = set()
-    unended = set()
-    for (arm, seed), record in records.items():
-        if record is None or record.state not in ("finished", "failed"):
-            unended.add(seed)
-        elif record.state == "failed":
-            failed[arm, seed] = record.reason
-        elif math.isfinite(value := record.metrics.get(objective.metric, math.nan)):
-            values[arm, seed] = value
-        else:
-            diverged.add((arm, seed))
-    gains = {
-        seed: sign * (values["proposal", seed] - values["kept", seed])
-        for seed in pair.seeds[:num_seeds]
-        if ("proposal", seed) in values and ("kept", seed) in values
-    }
+    metric, seeds = pair.objective.metric, pair.seeds[:num_seeds]
+    arms = dict(zip(_ARMS, Results.read_dev(pair, store).cells, strict=True))
+    trials = {(arm, trial.seed): trial for arm, cell in arms.items() for trial in cell.trials[:num_seeds]}
+    kept, proposal = (cell.measured(metric, seeds) for cell in arms.values())
     # Values may be finite and yet of another metric: other signatures, or units of another vocabulary.
-    why_not = _why_not(pair, [(records["kept", seed], records["proposal", seed]) for seed in gains])
-    return Pairs(gains, failed, frozenset(diverged), frozenset(unended), why_not)
-
-
-def _why_not(pair: Study, records: list[tuple[TrialRecord | None, TrialRecord | None]]) -> str:
-    """Say why values of the two arms cannot be compared."""
-    name = pair.objective.metric
-    counted_by = system_of(pair).metrics[name].counted_by
-    for kept, proposal in records:
-        assert kept is not None
-        assert proposal is not None
-        if kept.signatures.get(name) != proposal.signatures.get(name):
-            return f"{name} is computed in another way: {proposal.signatures.get(name)}"
-        if counted_by and kept.metrics.get(counted_by) != proposal.metrics.get(counted_by):
-            return f"{name} averages over units of another vocabulary; take a metric per character"
-    return ""
+    why_not = ""
+    counted_by = system_of(pair).metrics[metric].counted_by
+    counts = [cell.values(counted_by) for cell in arms.values() if counted_by]
+    for seed in kept.keys() & proposal.keys():
+        if kept[seed].signature != proposal[seed].signature:
+            why_not = f"{metric} is computed in another way: {proposal[seed].signature}"
+        elif len({by_seed.get(seed) for by_seed in counts}) > 1:
+            why_not = f"{metric} averages over units of another vocabulary; take a metric per character"
+    sign = pair.objective.sign
+    return Pairs(
+        {seed: sign * (proposal[seed].value - kept[seed].value) for seed in kept if seed in proposal},
+        {key: trial.reason for key, trial in trials.items() if trial.state == "failed"},
+        frozenset(
+            key
+            for key, trial in trials.items()
+            if trial.state == "finished" and trial.measured(metric) is None
+        ),
+        frozenset(seed for (_, seed), trial in trials.items() if trial.state not in ("finished", "failed")),
+        why_not,
+    )

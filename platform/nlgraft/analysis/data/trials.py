@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,24 +19,20 @@ State = Literal["planned", "running", "finished", "stopped", "failed", "killed"]
 Texts = tuple[list[str], list[str]]
 """Hypotheses and references."""
 
-Owner = TypeVar("Owner")
-Arguments = ParamSpec("Arguments")
-Answer = TypeVar("Answer")
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-def cached_method(
-    method: Callable[Concatenate[Owner, Arguments], Answer],
-) -> Callable[Concatenate[Owner, Arguments], Answer]:
+def cached_method(method: Method) -> Method:
     """Keep the answers of a method, by its hashable arguments, for as long as its object lives."""
 
     @wraps(method)
-    def cached(self: Owner, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
+    def cached(self: Any, *args: Any) -> Any:
         answers = vars(self).setdefault(f"{method.__name__} answers", {})
         if args not in answers:
-            answers[args] = method(self, *args, **kwargs)
+            answers[args] = method(self, *args)
         return answers[args]
 
-    return cached
+    return cast(Method, cached)
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,6 +116,11 @@ class TrialResult:
     def config(self) -> dict[str, Any]:
         """The recorded, resolved config."""
         return {} if self.record is None else self.record.config
+
+    @property
+    def stages(self) -> list[dict[str, Any]]:
+        """The stages on record, each with its name, fingerprint and cache decision."""
+        return [] if self.record is None else self.record.stages
 
     def curve(self, name: str) -> dict[float, float]:
         """Return the finite values of a learning curve by step, the last value of each step."""

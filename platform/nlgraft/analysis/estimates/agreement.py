@@ -17,7 +17,7 @@ import numpy as np
 from nlgraft.analysis.data.results import Results
 from nlgraft.analysis.data.trials import Array
 from nlgraft.analysis.estimates.comparison import rounded_all
-from nlgraft.basics.errors import DataError, NlgraftError, nearest
+from nlgraft.basics.errors import DataError, NlgraftError
 
 _NUM_SAMPLES = 10_000
 _RANDOM_SEED = 20261128
@@ -108,14 +108,23 @@ def agreement(
 def _scale_agreement(result: Results, metric: str, largest: Results, target: str) -> ScaleAgreement:
     small, large = _scores(result, metric), _scores(largest, target)
     arms = [arm for arm in small if arm in large]
-    matrices = [_by_seed(scores, arms) for scores in (small, large)]
+    matrices = []  # scores of the seeds that all arms have, shape (seeds, arms)
+    for scores in (small, large):
+        seeds = set.intersection(*(set(scores[arm]) for arm in arms)) if arms else ()
+        matrices.append(np.array([[scores[arm][seed] for arm in arms] for seed in sorted(seeds)]))
     names = f"{result.study.variant}, {metric}, and {largest.study.variant}, {target}"
     if len(arms) < 2 or not all(map(len, matrices)):
         raise DataError(f"{names}: two arms with common seeds are needed at both scales; run the studies")
-    alpha, num_seeds = largest.study.analysis.alpha, (len(matrices[0]), len(matrices[1]))
+    alpha, num_seeds = largest.alpha, (len(matrices[0]), len(matrices[1]))
     # The same draws for each scale and metric, whatever else is compared.
     rng = np.random.default_rng(_RANDOM_SEED)
-    drawn = _share(*(_resampled_means(scores, rng) for scores in matrices))
+    # Means over seeds drawn with replacement, shape (samples, arms).
+    drawn = _share(
+        *(
+            rng.multinomial(num, np.full(num, 1 / num), _NUM_SAMPLES) @ scores / num
+            for num, scores in zip(num_seeds, matrices, strict=True)
+        )
+    )
     ci = np.quantile(drawn, [alpha / 2, 1 - alpha / 2]).tolist() if min(num_seeds) > 1 else None
     share = float(_share(*(scores.mean(0) for scores in matrices)))
     return ScaleAgreement(result.study.variant, metric, share, ci and tuple(ci), len(arms), num_seeds)
@@ -123,27 +132,12 @@ def _scale_agreement(result: Results, metric: str, largest: Results, target: str
 
 def _scores(result: Results, name: str) -> dict[str, dict[int, float]]:
     """Return the scores of each arm by seed, more being better."""
-    metric = result.system.metrics.get(name)
-    if metric is None:
-        hint = nearest(name, list(result.system.metrics))
-        raise NlgraftError(f"{result.system.path} has no metric '{name}'. {hint}")
-    sign = 1.0 if metric.direction == "maximize" else -1.0
+    direction = result.system.metrics[result.metric_named(name)].direction
+    sign = 1.0 if direction == "maximize" else -1.0
     scores = {
         cell.label: {seed: sign * value for seed, value in cell.values(name).items()} for cell in result.cells
     }
     return {arm: values for arm, values in scores.items() if values}
-
-
-def _by_seed(scores: Mapping[str, Mapping[int, float]], arms: Sequence[str]) -> Array:
-    """Return the scores of the seeds that all arms have, shape (seeds, arms)."""
-    seeds = set.intersection(*(set(scores[arm]) for arm in arms)) if arms else ()
-    return np.array([[scores[arm][seed] for arm in arms] for seed in sorted(seeds)])
-
-
-def _resampled_means(scores: Array, rng: np.random.Generator) -> Array:
-    """Return means over seeds drawn with replacement, shape (samples, arms)."""
-    num = len(scores)
-    return rng.multinomial(num, np.full(num, 1 / num), _NUM_SAMPLES) @ scores / num
 
 
 def _share(small: Array, large: Array) -> Array:

@@ -93,32 +93,30 @@ class Comparer:
         # Weights sum to zero, so that what cells of one kind have in common cancels out.
         scale = sum(weight**2 for weight in weights) / 2
         prior = prior and replace(prior, variance=scale * prior.variance)
-        empty = Comparison(metric=metric, a=a, b=b, null=null, level=self.alpha, prior=prior)
         all_seeds = dict.fromkeys(seed for cell in cells for seed in cell)
         seeds = tuple(seed for seed in all_seeds if all(seed in cell for cell in cells))
-        empty = replace(empty, seeds=seeds)
+        empty = Comparison(metric=metric, a=a, b=b, seeds=seeds, null=null, level=self.alpha, prior=prior)
+        which = "both" if len(cells) == 2 else "all"
         if not seeds:
-            note = f"no seed finished in {'both' if len(cells) == 2 else 'all'} cells"
-            return replace(empty, notes=(note,))
-        notes = []
+            return empty.noted(f"no seed finished in {which} cells")
         if len(seeds) < len(all_seeds):
             shared = f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(self.name_of, seeds))}"
-            which = "both cells" if len(cells) == 2 else "all cells"
-            notes.append(f"difference over {shared} alone, which {which} finished; means are over all seeds")
-        return self._estimated(empty, weights, [[cell[seed] for cell in cells] for seed in seeds], notes)
+            empty = empty.noted(
+                f"difference over {shared} alone, which {which} cells finished; means are over all seeds"
+            )
+        return self._estimated(empty, weights, [[cell[seed] for cell in cells] for seed in seeds])
 
     def _estimated(
         self,
         empty: Comparison,
         weights: Sequence[float],
         rows: Sequence[Sequence[Measured]],
-        notes: list[str],
     ) -> Comparison:
         """Estimate a weighted sum over the cells of each row, a row for each seed."""
         signatures = {trial.signature for row in rows for trial in row}
         if len(signatures) > 1:
             listed = ", ".join(sorted(map(str, signatures)))
-            return replace(empty, notes=(*notes, f"the metric was computed in different ways: {listed}"))
+            return empty.noted(f"the metric was computed in different ways: {listed}")
         weighed = np.array(weights)
         values = np.array([[trial.value for trial in row] for row in rows])
         differences = values @ weighed
@@ -135,74 +133,43 @@ class Comparer:
             for first, second in rows
         )
         empty = replace(empty, difference=difference, is_same=is_same)
-        reason = _why_unpaired(rows)
+        shapes = {None if trial.segments is None else trial.segments.shape for row in rows for trial in row}
         # Before the resamples: nothing can be drawn from constants, and their difference is certain.
-        if difference != empty.null and _are_constant(rows):
-            notes.append("identical for every seed")
-            return replace(
-                empty, is_exact=True, scope="seeds", ci=(difference, difference), notes=tuple(notes)
-            )
-        if reason is not None:
-            return self._tested(replace(empty, scope="seeds"), differences, None, [*notes, reason])
+        is_constant = len(rows) > 1 and shapes == {None} and (values == values[0]).all()
+        if difference != empty.null and is_constant:
+            ends = (difference, difference)
+            return empty.noted("identical for every seed", is_exact=True, scope="seeds", ci=ends)
+        if None in shapes or len(shapes) > 1:
+            why = "the cells were scored on different segments"
+            if None in shapes:
+                why = f"{'some trials have ' if len(shapes) > 1 else ''}no per-segment statistics"
+            note = f"{why}: the interval and p cover variation over seeds only"
+            return self._tested(empty.noted(note, scope="seeds"), differences, None)
         self.prepare(empty.metric, [trial for row in rows for trial in row])
         bootstrapped = np.stack([weighed @ np.stack([self._draws[trial] for trial in row]) for row in rows])
         fixed_seeds = bootstrapped.mean(axis=0)  # these trained models alone: only the segments vary
         comparison = replace(
             empty,
-            num_segments=len(_segments(rows[0][0])),
+            num_segments=next(shape[0] for shape in shapes if shape),
             scope="seeds and segments" if len(rows) > 1 else "segments",
             p_segments=resampling.p_value(difference - empty.null, fixed_seeds - fixed_seeds.mean()),
         )
-        return self._tested(comparison, differences, bootstrapped, notes)
+        return self._tested(comparison, differences, bootstrapped)
 
-    def _tested(
-        self, comparison: Comparison, differences: Array, bootstrapped: Array | None, notes: list[str]
-    ) -> Comparison:
+    def _tested(self, comparison: Comparison, differences: Array, bootstrapped: Array | None) -> Comparison:
         """Put in interval, p-value and noise, as far as they are defined."""
         if bootstrapped is None and len(differences) < 2:
-            notes.append("one seed and no segments to resample: no interval and no p-value")
-            return replace(comparison, scope="nothing", notes=tuple(notes))
+            note = "one seed and no segments to resample: no interval and no p-value"
+            return comparison.noted(note, scope="nothing")
         draws, estimate = resampling.spread(differences, bootstrapped, self.samples, comparison.prior)
         ci = resampling.interval(estimate.difference, draws, self.alpha)
         estimate = replace(estimate, difference=estimate.difference - comparison.null)
         if bootstrapped is None and estimate.variance == 0 and estimate.difference:
-            notes.append("the difference is identical for every seed, so there is nothing to test")
-            return replace(comparison, ci=ci, notes=tuple(notes))
-        p = resampling.two_sided_p(estimate, draws)
-        is_defined = False
+            note = "the difference is identical for every seed, so there is nothing to test"
+            return comparison.noted(note, ci=ci)
+        comparison = replace(comparison, ci=ci, p=resampling.two_sided_p(estimate, draws))
         if len(differences) == 1:
-            notes.append(ONE_SEED)
-        elif estimate.variance + estimate.segment_variance == 0:
-            notes.append("no variation over seeds or segments")
-        else:
-            is_defined = True
-        return replace(comparison, ci=ci, p=p, estimate=estimate if is_defined else None, notes=tuple(notes))
-
-
-def _segments(trial: Measured) -> Array:
-    assert trial.segments is not None
-    return trial.segments
-
-
-def _are_constant(rows: Sequence[Sequence[Measured]]) -> bool:
-    """True if no cell varies over its seeds or has segments to resample."""
-    values = [[(trial.value, trial.segments is None) for trial in row] for row in rows]
-    return (
-        len(rows) > 1
-        and all(row == values[0] for row in values)
-        and all(lacks_segments for _, lacks_segments in values[0])
-    )
-
-
-def _why_unpaired(rows: Sequence[Sequence[Measured]]) -> str | None:
-    """Say why segments cannot be paired; None if they can."""
-    shapes = {None if trial.segments is None else trial.segments.shape for row in rows for trial in row}
-    if shapes == {None}:
-        reason = "no per-segment statistics"
-    elif None in shapes:
-        reason = "some trials have no per-segment statistics"
-    elif len(shapes) > 1:
-        reason = "the cells were scored on different segments"
-    else:
-        return None
-    return f"{reason}: the interval and p cover variation over seeds only"
+            return comparison.noted(ONE_SEED)
+        if estimate.variance + estimate.segment_variance == 0:
+            return comparison.noted("no variation over seeds or segments")
+        return replace(comparison, estimate=estimate)

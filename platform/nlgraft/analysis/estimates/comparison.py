@@ -110,7 +110,7 @@ class Comparison:
         estimate: The difference from that under the null hypothesis, with its noise; None below two seeds or
             for constants.
         prior: Noise of earlier studies.
-        is_noisier: True if this study is far noisier, so that its other cells moderate in the prior's place.
+        is_unlike: True if this study's noise is far from the prior's: its other cells moderate instead.
         scope: Sources of variation in the interval and the p-value.
         trained_once: Names of stages that all seeds and cells share; the interval excludes their variance.
         open_because: Reason why no verdict may rest on the comparison, whatever its p-value; else empty.
@@ -144,7 +144,7 @@ class Comparison:
     basis: Basis | None = None
     estimate: Estimate | None = None
     prior: NoisePrior | None = None
-    is_noisier: bool = False
+    is_unlike: bool = False
     scope: Literal["seeds and segments", "seeds", "segments", "nothing"] = "nothing"
     trained_once: tuple[str, ...] = ()
     open_because: str = ""
@@ -240,9 +240,9 @@ class Comparison:
         origin = "published" if self.prior.is_published else "earlier"
         earlier = count(len(self.prior.studies), f"{origin} one")
         further = f"{self.estimate.df - num:.1f} of "
-        if self.is_noisier:
+        if self.is_unlike:
             others = f" + {further}its other cells" if self.estimate.df > num else ""
-            return f"noise: {num} df of this comparison{others}, as the study is noisier than {earlier}"
+            return f"noise: {num} df of this comparison{others}, as the study's is far from that of {earlier}"
         return f"noise: {num} df of this study + {further}{earlier}"
 
     @property

@@ -13,7 +13,7 @@ that they are in the unit of a difference between cells.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,24 +97,19 @@ def contrasts(axes: Axes, cells: Sequence[Cell]) -> list[Contrast]:
 
 
 def _contrast(axes: Axes, by_levels: Mapping[str, Cell], levels: Mapping[str, Any]) -> Contrast:
+    corners = [  # combinations of levels and baselines; the sign is -1 for an odd number of baselines
+        (
+            (-1) ** is_off.count(False),
+            {n: levels[n] if off else axes.baseline[n] for n, off in zip(levels, is_off, strict=True)},
+        )
+        for is_off in itertools.product((True, False), repeat=len(levels))
+    ]
     blocks = []
     for cell in by_levels.values():
         if all(same(cell.levels[name], level) for name, level in levels.items()):
-            corners = [
-                (sign, by_levels.get(canonical_json({**cell.levels, **corner})))
-                for sign, corner in _corners(levels, axes.baseline)
-            ]
-            block = [(sign, corner) for sign, corner in corners if corner is not None]
-            blocks += [block] if len(block) == len(corners) else []
+            keys = [(sign, canonical_json({**cell.levels, **corner})) for sign, corner in corners]
+            if all(key in by_levels for _, key in keys):
+                blocks.append([(sign, by_levels[key]) for sign, key in keys])
     terms = tuple((sign / len(blocks), cell) for block in blocks for sign, cell in block)
     label = " × ".join(axes.departure(name, level) for name, level in levels.items())
     return Contrast(levels, label, terms)
-
-
-def _corners(levels: Mapping[str, Any], baseline: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the combinations of levels and baselines; the sign is -1 for an odd number of baselines."""
-    for is_off in itertools.product((True, False), repeat=len(levels)):
-        corner = {
-            name: levels[name] if off else baseline[name] for name, off in zip(levels, is_off, strict=True)
-        }
-        yield (-1) ** is_off.count(False), corner

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from nlgraft.analysis.data.results import Results
-from nlgraft.analysis.data.trials import Array, CellResult, TrialResult
+from nlgraft.analysis.data.trials import Array, CellResult
 
 RANDOM_SEED = 20261122
 _NUM_SAMPLES = 1000
@@ -76,7 +76,7 @@ class ExpectedBest:
 def expected_best(result: Results, cell: CellResult) -> ExpectedBest | None:
     """Estimate the curve of a cell on the objective; None with fewer than two values."""
     objective = result.study.objective
-    sign = 1.0 if objective.direction == "maximize" else -1.0
+    sign = objective.sign
     ended = [trial for trial in cell.search if trial.record is not None and trial.state != "killed"]
     scores = [
         sign * measured.value for trial in ended if (measured := trial.measured(objective.metric)) is not None
@@ -85,9 +85,25 @@ def expected_best(result: Results, cell: CellResult) -> ExpectedBest | None:
         return None
     # Leaving failed trials out would make a search that fails often look cheap.
     values = np.array(scores + [min(scores)] * (len(ended) - len(scores)))
-    seed_variance = _seed_variance(result, objective.metric)
+    again = None
+    # The variance between seeds, pooled over the cells.
+    groups = [group for each in result.cells if len(group := [*each.values(objective.metric).values()]) > 1]
+    if groups:
+        variances = [np.var(group, ddof=1) for group in groups]
+        seed_variance = float(np.average(variances, weights=[len(group) - 1 for group in groups]))
+        again = sign * expected_maximum(on_new_seeds(values, seed_variance))
     seconds = [trial.record.ended_at - trial.record.started_at for trial in ended if trial.record]
-    steps = [last for trial in ended if (last := _last_step(trial)) is not None]
+    # Of the trials' own trainings; curves of others begin with their name.
+    reported = [
+        [
+            points[-1][0]
+            for name, points in trial.record.curves.items()
+            if points and name.startswith(("train/", "dev/"))
+        ]
+        for trial in ended
+        if trial.record
+    ]
+    steps = [max(of_trial) for of_trial in reported if of_trial]
     draws = np.random.default_rng(RANDOM_SEED).choice(values, (_NUM_SAMPLES, len(values)))
     ends = np.quantile(expected_maximum(draws), _BAND, axis=0)
     low, high = np.sort(sign * ends, axis=0)
@@ -96,7 +112,7 @@ def expected_best(result: Results, cell: CellResult) -> ExpectedBest | None:
         sign * expected_maximum(values),
         low,
         high,
-        None if seed_variance is None else sign * expected_maximum(on_new_seeds(values, seed_variance)),
+        again,
         len(ended) - len(scores),
         float(np.mean(steps)) if steps else None,
         result.study.resources.max_workers * float(np.mean(seconds)),
@@ -123,16 +139,6 @@ def on_new_seeds(values: Array, seed_variance: float) -> Array:
     return posterior @ places
 
 
-def _seed_variance(result: Results, metric: str) -> float | None:
-    """Pool the variance of the replicates' values over cells."""
-    groups = [[*cell.values(metric).values()] for cell in result.cells]
-    variances = [(len(group) - 1, np.var(group, ddof=1)) for group in groups if len(group) >= 2]
-    if not variances:
-        return None
-    dfs, squares = zip(*variances, strict=True)
-    return float(np.average(squares, weights=dfs))
-
-
 def expected_maximum(values: Array) -> Array:
     """Compute the expected maximum of n = 1 ... N draws with replacement from N values.
 
@@ -145,12 +151,3 @@ def expected_maximum(values: Array) -> Array:
     number = values.shape[-1]
     below = (np.arange(number + 1) / number)[:, None] ** np.arange(1, number + 1)
     return np.sort(values, axis=-1) @ np.diff(below, axis=0)
-
-
-def _last_step(trial: TrialResult) -> float | None:
-    """Find the last step that the trial's own training reported; curves of others begin with their name."""
-    curves = {} if trial.record is None else trial.record.curves
-    steps = [
-        points[-1][0] for name, points in curves.items() if points and name.startswith(("train/", "dev/"))
-    ]
-    return max(steps, default=None)

@@ -49,8 +49,7 @@ def limited(
     if metric.counted_by and (why := _not_alike(metric, cells)):
         return _left_open(comparison, *why)
     if metric.is_time:  # time does not depend on the weights that a pretraining ended with
-        records = [trial.record for cell in cells for trial in cell.finished]
-        stages = {stage["fingerprint"] for record in records if record for stage in record.stages}
+        stages = {stage["fingerprint"] for cell in cells for trial in cell.finished for stage in trial.stages}
         if stages.isdisjoint(crowded):
             return comparison
         note = "timed beside other stages on the same machine; resources.max_concurrent: 1"
@@ -106,10 +105,11 @@ def _trained_once(comparison: Comparison, terms: Sequence[Term]) -> Comparison:
     """
     names = {stage: name for term in terms for stage, name in term.cell.trained_once.items()}
     # A stage that both sides share with equal weight cancels out of the difference.
-    weights = {
-        stage: sum(term.weight for term in terms if stage in term.cell.trained_once) for stage in names
+    differing = {
+        name
+        for stage, name in names.items()
+        if abs(sum(term.weight for term in terms if stage in term.cell.trained_once)) > _CANCELLED
     }
-    differing = {names[stage] for stage, weight in weights.items() if abs(weight) > _CANCELLED}
     comparison = replace(comparison, trained_once=tuple(sorted({*names.values()} - differing)))
     if not differing or comparison.open_because:
         return comparison

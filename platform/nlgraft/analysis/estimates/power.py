@@ -24,6 +24,9 @@ POWER = 0.8
 PROBABILITY = 0.8
 """Predicted probability from which a number of seeds is named (how it is met: benchmarks.noise_priors)."""
 
+FUTILE = 0.1
+"""A cell is given up when its comparisons become significant by the last look with a lower probability."""
+
 _NUM_DRAWS = 2048
 _IRRATIONAL = np.array([0.8191725134, 0.6710436067, 0.5497004779])
 """Steps of an even sequence in three dimensions, powers of the inverse of the root of x^4 = x + 1."""

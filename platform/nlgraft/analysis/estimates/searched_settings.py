@@ -12,15 +12,14 @@ its condition does not hold, or is not read, tells nothing of it.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from scipy.stats import rankdata
 
-from nlgraft.analysis.data.results import Importance, Results
+from nlgraft.analysis.data.results import Results
 from nlgraft.analysis.data.trials import CellResult
 from nlgraft.study.data.space import CategoricalDomain, Domain, same
 
@@ -106,17 +105,20 @@ def searched_settings(result: Results, cell: CellResult) -> CellSettings | None:
     search, objective = result.study.search, result.study.objective
     if search is None:
         return None
-    tried: list[Tried] = [
-        (result.system.read_params(trial.params, trial.config), trial.metrics.get(objective.metric, math.nan))
+    finite: list[Tried] = [
+        (result.system.read_params(trial.params, trial.config), measured.value)
         for trial in cell.search
-        if trial.state == "finished"
+        if (measured := trial.measured(objective.metric)) is not None
     ]
-    finite = [attempt for attempt in tried if math.isfinite(attempt[1])]
     if not finite:
         return None
     # A configuration that was proposed again brought the same result, not another one.
     tried = list({json.dumps(params, sort_keys=True): (params, value) for params, value in finite}.values())
-    shares = _shares(result.importance, search.space, objective.direction, tried)
+    importances = {}
+    if result.importance is not None and len(tried) >= _FEWEST:
+        importances = result.importance(search.space, objective.direction, tried)
+    total = sum(importances.values())
+    shares = {path: value / total for path, value in importances.items() if total > 0}
     num_blocks = 1 if search.sampler.is_blind else max(1, round(len(tried) / _BLOCK))
     p_values = _p_values(search.space, tried, num_blocks) if shares else {}
     settings = [
@@ -126,19 +128,24 @@ def searched_settings(result: Results, cell: CellResult) -> CellSettings | None:
     ]
     settings.sort(key=lambda setting: -(setting.share or 0.0))
     left_out = sum(trial.state in ("finished", "stopped", "failed") for trial in cell.search) - len(finite)
-    caveats = _caveats(len(tried), len(finite) - len(tried), left_out, search.sampler.name)
-    return CellSettings(cell.label, len(tried), left_out, tuple(settings), caveats)
-
-
-def _shares(
-    importance: Importance | None,
-    space: Mapping[str, Domain],
-    direction: Literal["maximize", "minimize"],
-    tried: Sequence[Tried],
-) -> dict[str, float]:
-    importances = {} if importance is None or len(tried) < _FEWEST else importance(space, direction, tried)
-    total = sum(importances.values())
-    return {path: value / total for path, value in importances.items()} if total > 0 else {}
+    caveats = []
+    if num_repeated := len(finite) - len(tried):
+        caveats.append(f"{num_repeated} trials repeat the values of another one and are not counted")
+    if len(tried) < _FEWEST:
+        caveats.append(f"{len(tried)} finished trials are too few for importances")
+    elif len(tried) < MANY:
+        caveats.append(f"importances of {len(tried)} finished trials are rough")
+    if left_out:
+        caveats.append(
+            f"{left_out} trials that failed or were stopped early are left out, so values that make a "
+            "training fail may look better than they are"
+        )
+    if search.sampler.name in ("tpe", "gp"):
+        caveats.append(
+            f"{search.sampler.name} tried the values that looked good more often, so values are unevenly "
+            "covered"
+        )
+    return CellSettings(cell.label, len(tried), left_out, tuple(settings), tuple(caveats))
 
 
 def _p_values(space: Mapping[str, Domain], tried: Sequence[Tried], num_blocks: int) -> dict[str, float]:
@@ -216,23 +223,3 @@ def _spread(ranks: np.ndarray, groups: np.ndarray) -> np.ndarray:
     members = groups == np.unique(groups)[:, None]
     sums = ranks @ members.T
     return (sums**2 / members.sum(axis=1)).sum(axis=1) - ranks.sum(axis=1) ** 2 / ranks.shape[1]
-
-
-def _caveats(num_trials: int, num_repeated: int, num_left_out: int, sampler: str) -> tuple[str, ...]:
-    caveats = []
-    if num_repeated:
-        caveats.append(f"{num_repeated} trials repeat the values of another one and are not counted")
-    if num_trials < _FEWEST:
-        caveats.append(f"{num_trials} finished trials are too few for importances")
-    elif num_trials < MANY:
-        caveats.append(f"importances of {num_trials} finished trials are rough")
-    if num_left_out:
-        caveats.append(
-            f"{num_left_out} trials that failed or were stopped early are left out, so values that make a "
-            "training fail may look better than they are"
-        )
-    if sampler in ("tpe", "gp"):
-        caveats.append(
-            f"{sampler} tried the values that looked good more often, so values are unevenly covered"
-        )
-    return tuple(caveats)

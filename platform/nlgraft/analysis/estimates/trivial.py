@@ -49,15 +49,22 @@ def trivial_output(cells: Sequence[CellResult], metric: str) -> Trivial | None:
     scored = SCORED.get(name)
     if trial is None or scored is None:
         return None
-    outputs = list(_of_classes(trial, split, name) if name in _OF_CLASSES else _of_text(trial, split, name))
+    texts = trial.read_texts(split)
+    outputs: list[Trivial] = []
+    if name in _OF_CLASSES:
+        outputs += _of_classes(trial, split, name)
+    elif STATISTIC_METRICS[name].rows is not None and texts is not None:
+        streams = (trial.read_stream(split, f"source {number}") for number in count())
+        sources = takewhile(lambda source: source is not None, streams)
+        outputs += trivial_texts(name, texts[1], sources, _tokenizers(trial, metric))
     best = max if scored.direction == "maximize" else min
     return best(outputs, key=lambda output: output.value) if outputs else None
 
 
 def has_learned(value: float, trivial: Trivial, metric: str) -> bool:
     """True if a score is better than a trivial output's by more than `NEAR`."""
-    sign = 1.0 if SCORED[metric.partition("/")[2]].direction == "maximize" else -1.0
-    return sign * (value - trivial.value) > NEAR
+    gain = value - trivial.value
+    return (gain if SCORED[metric.partition("/")[2]].direction == "maximize" else -gain) > NEAR
 
 
 def _of_classes(trial: TrialResult, split: str, name: str) -> Iterator[Trivial]:
@@ -71,15 +78,6 @@ def _of_classes(trial: TrialResult, split: str, name: str) -> Iterator[Trivial]:
     predicted[:, truth.argmax()] = truth
     sums: Array = predicted.ravel() if name != "accuracy" else np.array([truth.max(), truth.sum()])
     yield Trivial("the most frequent class for every line", float(aggregate(name, sums)))
-
-
-def _of_text(trial: TrialResult, split: str, name: str) -> Iterator[Trivial]:
-    texts = trial.read_texts(split)
-    if STATISTIC_METRICS[name].rows is None or texts is None:
-        return
-    streams = (trial.read_stream(split, f"source {number}") for number in count())
-    sources = takewhile(lambda source: source is not None, streams)
-    yield from trivial_texts(name, texts[1], sources, _tokenizers(trial, f"{split}/{name}"))
 
 
 def trivial_texts(

@@ -24,11 +24,6 @@ from nlgraft.study.data.claim import Claim
 Verdict = Literal[
     "supported", "contradicted", "equal", "undecided", "not run", "same direction", "opposite direction"
 ]
-_ON_OTHER_DATA: Mapping[Verdict, Verdict] = {
-    "supported": "same direction",
-    "contradicted": "opposite direction",
-}
-
 _OF_MARGIN: Mapping[Verdict, str] = {
     "same direction": "no worse by more than {:g}",
     "opposite direction": "worse by more than {:g}",
@@ -44,21 +39,60 @@ class ClaimResult:
 
     Attributes:
         claim: The claim.
-        verdict: The answer.
-        explanation: The reason, as one sentence.
         comparison: Our ``better`` minus ``worse``, or one gain minus the other.
         values: Our means of the claim's cells.
+        direction: Direction in which the metric improves.
+        alpha: Level of significance.
         other_data: How our data differ from the claim's; empty if they are the same.
-        why_not_comparable: Why the published figures are not shown beside ours; empty when they are.
+        why_not: Why published figures would not be shown beside ours; empty when they are.
+        has_run: False if no trial of one of the claim's cells has been started.
     """
 
     claim: Claim
-    verdict: Verdict
-    explanation: str
     comparison: Comparison
     values: tuple[float | None, ...]
-    other_data: str
-    why_not_comparable: str
+    direction: Literal["maximize", "minimize"]
+    alpha: float
+    other_data: str = ""
+    why_not: str = ""
+    has_run: bool = True
+
+    @property
+    def is_as_claimed(self) -> bool | None:
+        """True for a difference as claimed, False for one the other way; None if neither is significant."""
+        difference = self.comparison.difference
+        if difference is None or not self.comparison.is_significant(self.alpha):
+            return None
+        return (difference > self.comparison.null) == (self.direction == "maximize")
+
+    @property
+    def verdict(self) -> Verdict:
+        """The answer."""
+        if self.is_as_claimed is None:
+            if self.comparison.standing == "equal":
+                return "equal"
+            return "undecided" if self.has_run else "not run"
+        if self.other_data:
+            return "same direction" if self.is_as_claimed else "opposite direction"
+        return "supported" if self.is_as_claimed else "contradicted"
+
+    @property
+    def explanation(self) -> str:
+        """The reason, as one sentence."""
+        if self.verdict == "equal":
+            return f"the difference is significantly below the margin of {self.comparison.margin:g}"
+        if self.is_as_claimed is None:
+            return _lacking(self.comparison, self.alpha)
+        side = f"in the {'claimed' if self.is_as_claimed else 'other'} direction"
+        if self.claim.margin:
+            side = f"{'not worse' if self.is_as_claimed else 'worse'} by more than {self.claim.margin:g}"
+        exact = self.comparison.is_exact
+        return f"{side}, {'identical for every seed' if exact else f'significant at {self.alpha:g}'}"
+
+    @property
+    def why_not_comparable(self) -> str:
+        """Why the published figures are not shown beside ours; empty when they are."""
+        return self.why_not if self.claim.figures else "no published figures"
 
     @property
     def figures(self) -> tuple[float, ...]:
@@ -137,52 +171,6 @@ def signatures_differ(published: str | None, own_signature: str | None) -> str:
     return f"signatures differ ({', '.join(clashes)})" if clashes else ""
 
 
-def judge(
-    claim: Claim,
-    comparison: Comparison,
-    values: tuple[float | None, ...],
-    *,
-    direction: Literal["maximize", "minimize"],
-    alpha: float,
-    other_data: str,
-    why_not: str,
-    has_run: bool = True,
-) -> ClaimResult:
-    """Judge a claim.
-
-    Args:
-        claim: The claim.
-        comparison: ``better`` minus ``worse``, or one gain minus the other.
-        values: Our means of the claim's cells.
-        direction: Direction in which the metric improves.
-        alpha: Level of significance.
-        other_data: How our data differ from the claim's; empty if they are the same.
-        why_not: Why the published figures are not shown beside ours; empty when they are.
-        has_run: False if no trial of one of the claim's cells has been started.
-    """
-    verdict: Verdict = "undecided" if has_run else "not run"
-    difference = comparison.difference
-    if difference is not None and comparison.is_significant(alpha):
-        is_claimed, side = _side(claim, comparison, difference, direction)
-        verdict = "supported" if is_claimed else "contradicted"
-        certainty = "identical for every seed" if comparison.is_exact else f"significant at {alpha:g}"
-        explanation = f"{side}, {certainty}"
-    elif comparison.standing == "equal":
-        verdict = "equal"
-        explanation = f"the difference is significantly below the margin of {comparison.margin:g}"
-    else:
-        explanation = _lacking(comparison, alpha)
-    return ClaimResult(
-        claim=claim,
-        verdict=_ON_OTHER_DATA.get(verdict, verdict) if other_data else verdict,
-        explanation=explanation,
-        comparison=comparison,
-        values=values,
-        other_data=other_data,
-        why_not_comparable=why_not if claim.figures else "no published figures",
-    )
-
-
 def _lacking(comparison: Comparison, alpha: float) -> str:
     """Say why nothing is decided."""
     if comparison.difference is None:
@@ -198,16 +186,6 @@ def _lacking(comparison: Comparison, alpha: float) -> str:
     if comparison.seeds_more is not None:
         return f"not significant with {comparison.num_seeds} seeds at {alpha:g}"
     return "; ".join(comparison.notes) if comparison.p is None else "its looks will hardly decide it"
-
-
-def _side(
-    claim: Claim, comparison: Comparison, difference: float, direction: Literal["maximize", "minimize"]
-) -> tuple[bool, str]:
-    """Return whether a difference is as claimed, and on which side it lies."""
-    is_claimed = (difference > comparison.null) == (direction == "maximize")
-    if claim.margin:
-        return is_claimed, f"{'not worse' if is_claimed else 'worse'} by more than {claim.margin:g}"
-    return is_claimed, "in the claimed direction" if is_claimed else "in the other direction"
 
 
 def _settings(signature: str) -> Mapping[str, str]:

@@ -64,12 +64,13 @@ def _examples(result: RecordedResults, label: str) -> Examples:
     if not seeds:
         return Examples(label, why_none="no seed has finished in both cells")
     pair = [next(trial for trial in cell.trials if trial.seed == seeds[0]) for cell in cells]
-    segments = [trial.segments.get(metric) for trial in pair]
-    texts = [_texts(trial, split) for trial in pair]
-    (mine, references), (base, _) = texts
-    if segments[0] is None or segments[1] is None or not mine or not base or name not in SCORED:
+    texts = [trial.read_texts(split) or ([], []) for trial in pair]
+    mine, base = (_joined(trial, split, both[0]) for trial, both in zip(pair, texts, strict=True))
+    references = _joined(pair[0], split, texts[0][1])
+    rows = [trial.segments[metric] for trial in pair if metric in trial.segments]
+    if len(rows) < len(pair) or not mine or not base or name not in SCORED:
         return Examples(label, seeds[0], why_none=f"no outputs are stored with {metric} line by line")
-    scores = [aggregate(name, rows) for rows in segments if rows is not None]
+    scores = [aggregate(name, statistics) for statistics in rows]
     sources = _joined(pair[0], split, pair[0].read_stream(split, "source 0") or [])
     if not len(scores[0]) == len(scores[1]) == len(mine) == len(base):
         return Examples(label, seeds[0], why_none=f"{metric} has other segments than the outputs")
@@ -86,12 +87,6 @@ def _examples(result: RecordedResults, label: str) -> Examples:
         if scores[0][index] != scores[1][index]
     )
     return Examples(label, seeds[0], examples, "" if examples else f"every segment has the same {metric}")
-
-
-def _texts(trial: TrialResult, split: str) -> tuple[list[str], list[str]]:
-    """Read outputs and references of the segments; empty if they are not stored."""
-    hypotheses, references = trial.read_texts(split) or ([], [])
-    return _joined(trial, split, hypotheses), _joined(trial, split, references)
 
 
 def _joined(trial: TrialResult, split: str, lines: Sequence[str]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -21,7 +21,6 @@ from nlgraft.analysis.data.ledger import (
     Plan,
     Segments,
     history,
-    is_recorded,
     output_digest,
     record,
     scored_lines,
@@ -124,7 +123,18 @@ def compare_systems(
         DataError: A file is unreadable or has another number of lines, or there is nothing to compare.
         StoreError: The ledger cannot be read or written.
     """
-    references, lines = _read(systems, reference)
+    references = read_lines(reference, _MAX_CHARS).lines
+    if not has_text(references):
+        raise DataError(f"{reference}: no line has text; give references, a line for each hypothesis")
+    lines = {name: [read_lines(path, _MAX_CHARS).lines for path in paths] for name, paths in systems.items()}
+    wrong = [
+        f"{path}: {len(hypotheses)} lines, {Path(reference).name} has {len(references)}"
+        for name, paths in systems.items()
+        for path, hypotheses in zip(paths, lines[name], strict=True)
+        if len(hypotheses) != len(references)
+    ]
+    if wrong:
+        raise DataError("\n".join(wrong))
     read, is_up = [], {}
     for name, seeds in lines.items():
         evaluations = [evaluate_text(hypotheses, references, metrics) for hypotheses in seeds]
@@ -164,8 +174,15 @@ def compare_measured(
     """
     if len(systems) < 2:
         raise DataError(f"one system, {', '.join(system.name for system in systems)}: give at least two")
-    _refuse_twins(systems)
     base, *others = systems
+    by_first: dict[str, str] = {}
+    for system in others:
+        alike = by_first.setdefault(system.digests[0], system.name)
+        if alike != system.name:
+            raise DataError(
+                f"the first files of {alike} and {system.name} say the same, and a system is known again "
+                "by its first file; leave one of the two out"
+            )
     past = History({}) if store is None else history(store, segments)
     past_rules = Rules(past.entries.values())
     # A study's baseline was declared before anything was seen: new systems may be compared with it.
@@ -208,70 +225,34 @@ def compare_measured(
             key: replace(exploratory(compared, NO_LEDGER), standing="open")
             for key, (compared, *_) in cases.items()
         }
-        return _scores(systems, is_up, judged)
-    metrics = tuple(is_up)
-    entry = Entry(
-        version=VERSION,
-        time=timestamp(),
-        study=name,
-        variant=name,
-        system=SCORED_ELSEWHERE,
-        segments=segments,
-        baseline=base.digests[0],
-        cells=tuple(dict.fromkeys(digest for system in systems for digest in system.digests)),
-        metrics=metrics,
-        plan=own_plan,
-        alpha=ALPHA,
-        asked=tuple(question for _, question, *_ in cases.values()),
-        scores={
-            system.digests[0]: {seed: trial.value for seed, trial in system.measured[metrics[0]].items()}
-            for system in systems
-        },
-    )
-    rules = Rules([*past.entries.values(), entry])
-    entry = answered(entry, rules)
-    if not is_recorded(entry, past):
-        record(store, entry, past)
-    judged = {
-        key: _answer(case, entry, rules, name_of).judged(ALPHA, is_up=is_up[key[0]])
-        for key, case in cases.items()
-    }
-    return _scores(systems, is_up, judged)
-
-
-def _read(
-    systems: Mapping[str, Sequence[str]], reference: str
-) -> tuple[Sequence[str], dict[str, list[Sequence[str]]]]:
-    """Read the references, and the hypotheses of each system and seed."""
-    references = read_lines(reference, _MAX_CHARS).lines
-    if not has_text(references):
-        raise DataError(f"{reference}: no line has text; give references, a line for each hypothesis")
-    lines = {name: [read_lines(path, _MAX_CHARS).lines for path in paths] for name, paths in systems.items()}
-    wrong = [
-        f"{path}: {len(hypotheses)} lines, {Path(reference).name} has {len(references)}"
-        for name, paths in systems.items()
-        for path, hypotheses in zip(paths, lines[name], strict=True)
-        if len(hypotheses) != len(references)
-    ]
-    if wrong:
-        raise DataError("\n".join(wrong))
-    return references, lines
-
-
-def _refuse_twins(systems: Sequence[System]) -> None:
-    by_first: dict[str, str] = {}
-    for system in systems[1:]:
-        alike = by_first.setdefault(system.digests[0], system.name)
-        if alike != system.name:
-            raise DataError(
-                f"the first files of {alike} and {system.name} say the same, and a system is known again "
-                "by its first file; leave one of the two out"
-            )
-
-
-def _scores(
-    systems: Sequence[System], metrics: Iterable[str], judged: Mapping[tuple[str, str], Comparison]
-) -> list[SystemScores]:
+    else:
+        metrics = tuple(is_up)
+        entry = Entry(
+            version=VERSION,
+            time=timestamp(),
+            study=name,
+            variant=name,
+            system=SCORED_ELSEWHERE,
+            segments=segments,
+            baseline=base.digests[0],
+            cells=tuple(dict.fromkeys(digest for system in systems for digest in system.digests)),
+            metrics=metrics,
+            plan=own_plan,
+            alpha=ALPHA,
+            asked=tuple(question for _, question, *_ in cases.values()),
+            scores={
+                system.digests[0]: {seed: trial.value for seed, trial in system.measured[metrics[0]].items()}
+                for system in systems
+            },
+        )
+        rules = Rules([*past.entries.values(), entry])
+        entry = answered(entry, rules)
+        if entry not in past.entries.values():
+            record(store, entry)
+        judged = {
+            key: _answer(case, entry, rules, name_of).judged(ALPHA, is_up=is_up[key[0]])
+            for key, case in cases.items()
+        }
     return [
         SystemScores(
             system.name,
@@ -280,7 +261,7 @@ def _scores(
             tuple(trial.value for trial in system.measured[metric].values()),
             judged.get((metric, system.name)),
         )
-        for metric, system in product(metrics, systems)
+        for metric, system in product(is_up, systems)
     ]
 
 
@@ -292,12 +273,11 @@ def _tested(
     seeds: Sequence[int] | None,
 ) -> Comparison:
     """Compare two systems over some seeds."""
-    first, second = systems
     terms = [
-        (sign, {seed: score for seed, score in scores.items() if seeds is None or seed in seeds})
-        for sign, scores in zip((1.0, -1.0), (first.measured[metric], second.measured[metric]), strict=True)
+        (sign, {n: score for n, score in system.measured[metric].items() if seeds is None or n in seeds})
+        for sign, system in zip((1.0, -1.0), systems, strict=True)
     ]
-    compared = comparer.contrast(scored_as, first.name, second.name, terms)
+    compared = comparer.contrast(scored_as, systems[0].name, systems[1].name, terms)
     if compared.scope == "seeds" and compared.estimate is not None:
         # Without items nothing needs to be drawn: the paired t test.
         compared = replace(compared, p=compared.estimate.p)

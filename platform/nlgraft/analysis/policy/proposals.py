@@ -15,24 +15,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 from scipy.special import stdtrit
 
-from nlgraft.analysis.data.ledger import VERSION, Entry, LedgerQuestion, NoisePrior, Plan, history, record
-from nlgraft.analysis.data.loading import load_dev_trial, scored_segments
+from nlgraft.analysis.data.ledger import NoisePrior
 from nlgraft.analysis.data.stream import Arm, Pairs, Proposal, Step
 from nlgraft.analysis.data.trials import Array
 from nlgraft.analysis.estimates.looks import p_over_looks
 from nlgraft.analysis.estimates.noise_prior import StudyVariance, is_like, moderated, prior_of
-from nlgraft.basics.wording import count, timestamp
+from nlgraft.analysis.policy.recorded import RecordedResults
+from nlgraft.basics.wording import count
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.study.data.design import cells
 from nlgraft.study.data.study import Study
-from nlgraft.study.planning.selection import cell_digest, cell_key
-from nlgraft.study.reading.system_import import system_of
 
 LOOKS = (3, 6, 12, 24)
 """Numbers of seeds at which a proposal may be kept; it gets no more than the last."""
@@ -151,8 +149,9 @@ class Judgement:
     """
 
     decision: Decision
-    reason: str
-    lost: tuple[tuple[Arm, int], ...]
+    reason: str = ""
+    lost: tuple[tuple[Arm, int], ...] = ()
+    _: KW_ONLY
     gain: Gain
     p: float
 
@@ -170,15 +169,10 @@ def judge(pairs: Pairs, entered: Step, lost_before: Collection[tuple[Arm, int]],
         lost_before: Arms and seeds that failed before.
         is_last: True if there are no more seeds.
     """
-    gains = [pairs.gains[seed] for seed in pairs.gains]
-    gain = Gain.of(list(pairs.gains), gains)
+    gains = list(pairs.gains.values())
     prior = NoisePrior(df=entered.prior_df, variance=entered.prior_variance) if entered.prior_df else None
-    p = p_of_gain(gains, prior)
+    verdict = partial(Judgement, gain=Gain.of(list(pairs.gains), gains), p=p_of_gain(gains, prior))
     failed_now = tuple(failure for failure in pairs.failed if failure not in lost_before)
-
-    def verdict(decision: Decision, reason: str = "", now: tuple[tuple[Arm, int], ...] = ()) -> Judgement:
-        return Judgement(decision, reason, now, gain, p)
-
     if pairs.why_not:
         return verdict("DISCARD", pairs.why_not)
     # A trial that failed for the first time gets another try before it counts.
@@ -313,35 +307,6 @@ def enter_seen(pair: Study, variant: str, gain: Gain, store: ArtifactStore) -> N
         variant: Name of the study that proposed it.
         gain: Gains by seed; nothing is entered without any.
     """
-    if gain.mean is None:
-        return
-    kept, proposal = cells(pair)
-    objective = pair.objective
-    metrics = system_of(pair).metrics
-    scored = [name for name, metric in metrics.items() if name.startswith("dev/") and not metric.is_time]
-    keys = {cell.label: cell_digest(pair, cell) for cell in (kept, proposal)}
-    question = LedgerQuestion(
-        metric=objective.metric,
-        cells=(keys[proposal.label], keys[kept.label]),
-        labels=(proposal.label, "kept"),
-        seeds=gain.seeds,
-        is_judged=False,
-        difference=gain.mean if objective.direction == "maximize" else -gain.mean,
-    )
-    segments = scored_segments([load_dev_trial(pair, kept, gain.seeds[0], store)], ["dev"], pair.data)
-    entry = Entry(
-        version=VERSION,
-        time=timestamp(),
-        study=pair.name.rpartition("-")[0],
-        variant=variant,
-        system=pair.system,
-        segments=segments,
-        baseline=keys[kept.label],
-        cells=tuple(keys.values()),
-        metrics=tuple(dict.fromkeys([objective.metric, *scored])),
-        plan=Plan(seeds=gain.seeds, looks=()),
-        alpha=pair.analysis.alpha,
-        asked=(question,),
-        configs={keys[cell.label]: cell_key(pair, cell, {}) for cell in (kept, proposal)},
-    )
-    record(store, entry, history(store, segments))
+    if gain.mean is not None:
+        name, difference = pair.name.rpartition("-")[0], pair.objective.sign * gain.mean
+        RecordedResults.read_dev(pair, store).enter_seen(name, variant, gain.seeds, difference)

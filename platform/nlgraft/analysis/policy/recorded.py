@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from nlgraft.analysis.data.ledger import (
     EFFECTS,
@@ -26,7 +26,6 @@ from nlgraft.analysis.data.ledger import (
     Segments,
     Training,
     history,
-    is_recorded,
     output_digest,
     record,
     training_of,
@@ -51,10 +50,10 @@ from nlgraft.analysis.estimates.noise_prior import (
 from nlgraft.analysis.estimates.searched_settings import CellSettings, searched_settings
 from nlgraft.analysis.estimates.stability import Stability, stability
 from nlgraft.analysis.estimates.trivial import Trivial, has_learned, trivial_output
-from nlgraft.analysis.policy.claims import ClaimResult, judge, signatures_differ
+from nlgraft.analysis.policy.claims import ClaimResult, signatures_differ
 from nlgraft.analysis.policy.registered import Conformance, conformance_of
 from nlgraft.analysis.policy.rules import Rules, answered, by_rules, exploratory, over_looks
-from nlgraft.basics.errors import NlgraftError, StoreError, nearest
+from nlgraft.basics.errors import StoreError
 from nlgraft.basics.wording import timestamp
 from nlgraft.pipeline.fingerprint import dotted, fingerprint
 from nlgraft.study.data.claim import Claim, claims_of
@@ -89,7 +88,7 @@ class Analysis:
         """The analyses of the same segments that were shown before it, by number."""
         entries = {}
         for number, entry in self.past.entries.items():
-            if replace(entry, time=self.entry.time) == self.entry:
+            if entry == self.entry:
                 break
             if entry.has_compared:
                 entries[number] = entry
@@ -99,12 +98,6 @@ class Analysis:
     def questions(self) -> dict[Hypothesis, LedgerQuestion]:
         """What it asks."""
         return {question.hypothesis: question for question in self.entry.asked}
-
-    def family_size(self, hypothesis: Hypothesis) -> tuple[int, int]:
-        """Return the size of a question's family, and how many of its questions were tested."""
-        family = self.questions[hypothesis].family
-        members = [] if family is None else [each for each in self.entry.asked if each.family == family]
-        return sum(not member.is_certain for member in members), sum(bool(member.looks) for member in members)
 
 
 @dataclass(frozen=True)
@@ -137,14 +130,16 @@ class RecordedResults(Results):
         entries = self._entries() if self.metrics else []
         return {entry.metrics[0]: self._enter(entry) for entry in entries}
 
-    def alone(self, cells: Sequence[CellResult] | None = None) -> Self:
-        """Return the same results without the ledger, as if nothing else had been asked.
+    def alone(self, **changes: Any) -> Self:
+        """Return the same results without the ledger, as if nothing else had been asked; see `view`."""
+        view = self.view(store=None, **changes)
+        view.prior_of = self.prior_of
+        return view
 
-        Args:
-            cells: The cells with fewer replicates; as they are if left out.
-        """
-        view = replace(self, store=None, cells=tuple(self.cells if cells is None else cells))
-        view._comparer, view.prior_of = self._comparer, self.prior_of  # resamples and prior are the same
+    def view(self, **changes: Any) -> Self:
+        """Return the results with other attributes, and the same resamples."""
+        view = replace(self, **changes)
+        view._comparer = self._comparer
         return view
 
     def declare(self) -> None:
@@ -154,6 +149,35 @@ class RecordedResults(Results):
                 if self._lines_of(entry.metrics[0]).rules.declarable(entry):
                     self._enter(entry)
 
+    def enter_seen(self, study: str, variant: str, seeds: tuple[int, ...], difference: float) -> None:
+        """Enter that the last cell was seen beside the baseline on these seeds, which declares nothing.
+
+        Args:
+            study: Name of the study that showed it.
+            variant: Its name with overrides.
+            seeds: The seeds.
+            difference: Mean difference on the main metric.
+        """
+        assert self.store is not None
+        lines = self._lines_of(self.main_metric)
+        [*_, question] = self.cell_questions(self.main_metric)
+        seen = LedgerQuestion(
+            metric=question.metric,
+            cells=tuple(self._keys[label] for label in question.labels),
+            labels=question.labels,
+            seeds=seeds,
+            is_judged=False,
+            difference=difference,
+        )
+        entry = replace(
+            self._entry(lines.segments, (seen,)),
+            study=study,
+            variant=variant,
+            plan=Plan(seeds=seeds, looks=()),
+            scores={},
+        )
+        record(self.store, entry)
+
     def frame(self) -> pd.DataFrame:
         """Return all trials as a data frame, see `Results.frame`; their scores enter the ledger first."""
         _ = self.analyses
@@ -161,16 +185,16 @@ class RecordedResults(Results):
 
     def prior_of(self, metric: str, labels: Sequence[str]) -> NoisePrior | None:
         """What the store's earlier studies said when the first question about the cells was asked."""
-        if self.store is None:
+        if self.store is None or (kinds := paired_kinds([self.trainings[label] for label in labels])) is None:
             return None
-        kinds = paired_kinds([self.trainings[label] for label in labels])
-        present = partial(self._present_prior, metric, kinds)
-        return self._lines_of(metric).rules.prior(metric, [self._keys[label] for label in labels], present)
+        priors = self._lines_of(metric).rules.priors
+        compared = metric, tuple(sorted(self._keys[label] for label in labels))
+        return priors[compared] if compared in priors else self._present_prior(metric, kinds)
 
     @cached_method
-    def _present_prior(self, metric: str, kinds: tuple[str, str] | None) -> NoisePrior | None:
+    def _present_prior(self, metric: str, kinds: tuple[str, str]) -> NoisePrior | None:
         """What earlier studies, or published ones, say now of two kinds of training."""
-        if kinds is None or self.study.analysis.prior == "none":
+        if self.study.analysis.prior == "none":
             return None
         entries = self._lines_of(metric).past.whole.values()
         # A variant of this study shares its trials, so that its noise would be counted twice.
@@ -236,7 +260,7 @@ class RecordedResults(Results):
             self._comparer.prepare(metric, trials)
         cells = [self._keys[label] for label in question.labels]
         plan = self._lines_of(question.metric).rules.plan(cells, self.own_plan)
-        compared = over_looks(plan, partial(self._over_seeds, question), question.margin)
+        compared = over_looks(plan, partial(self._over_seeds, question))
         return self._limited(compared, question.terms)
 
     @cached_property
@@ -251,17 +275,16 @@ class RecordedResults(Results):
         last = max(question.terms, key=lambda term: self.places[term.cell.label])
         sign = math.copysign(1.0, last.weight)
         sides = [(sign * term.weight, term.cell.measured(term.metric, seeds)) for term in question.terms]
-        test = partial(self._comparer.contrast, metric, question.a, question.b, sides, sign * question.null)
-        prior = (
-            self.prior_of(metric, labels) if {term.metric for term in question.terms} == {metric} else None
-        )
+        is_of_one = {term.metric for term in question.terms} == {metric}
+        prior = usable = self.prior_of(metric, labels) if is_of_one else None
         kinds = paired_kinds([self.trainings[label] for label in labels]) if prior else None
-        if prior is None or kinds is None:
-            compared = test()
-        else:
+        if prior and kinds:
             common = tuple(seed for seed in sides[0][1] if all(seed in trials for _, trials in sides))
             usable = applicable(prior, self._noise(metric, kinds, common), len(common))
-            compared = replace(test(prior=usable), prior=prior, is_noisier=usable != prior)
+        compared = self._comparer.contrast(
+            metric, question.a, question.b, sides, sign * question.null, usable
+        )
+        compared = replace(compared, prior=prior, is_unlike=usable != prior, margin=question.margin)
         return compared if sign > 0 else compared.negated()
 
     @cached_method
@@ -278,14 +301,6 @@ class RecordedResults(Results):
     def margin(self, metric: str) -> float | None:
         """The difference on a metric that the study declares too small to matter."""
         return self.study.analysis.margin.get(metric)
-
-    def _metric_named(self, metric: str | None) -> str:
-        metric = self.main_metric if metric is None else metric
-        if metric not in self.system.metrics:
-            raise NlgraftError(
-                f"{self.system.path} has no metric '{metric}'. {nearest(metric, list(self.system.metrics))}"
-            )
-        return metric
 
     @cached_property
     def own_plan(self) -> Plan:
@@ -349,18 +364,13 @@ class RecordedResults(Results):
 
     @cached_property
     def _comparer(self) -> Comparer:
-        settings = self.study.analysis
-        return Comparer(samples=self.samples, alpha=settings.alpha)
+        return Comparer(samples=self.samples, alpha=self.alpha)
 
     @cached_property
     def claimed(self) -> dict[Hashable, Question]:
         """The questions of the claims, by what they ask."""
         questions = map(self._claim_question, claims_of(self.study))
         return {question.key: question for question in questions}
-
-    @cached_property
-    def _claimed_labels(self) -> set[str]:
-        return {label for question in self.claimed.values() for label in question.labels}
 
     @cached_property
     def _families(self) -> dict[str, list[Question]]:
@@ -417,7 +427,7 @@ class RecordedResults(Results):
             StudyError: The study has no such cell.
         """
         labels = (self.cell(a).label, self.cell(b).label)
-        return self._judged(self._difference(self._metric_named(metric), labels))
+        return self._judged(self._difference(self.metric_named(metric), labels))
 
     def effects(self, metric: str | None = None) -> list[Effect]:
         """Estimate the main effect of each level and the interactions of two.
@@ -432,7 +442,7 @@ class RecordedResults(Results):
         Raises:
             NlgraftError: The system has no such metric.
         """
-        metric = self._metric_named(metric)
+        metric = self.metric_named(metric)
         return [
             Effect(contrast, self._judged(self._effect(metric, contrast))) for contrast in self._contrasts
         ]
@@ -458,24 +468,27 @@ class RecordedResults(Results):
     @cached_property
     def claims(self) -> list[ClaimResult]:
         """The answer to every claim of the study, in its order."""
-        return [self._claim_result(claim) for claim in claims_of(self.study)]
-
-    def _claim_result(self, claim: Claim) -> ClaimResult:
-        cells = [self.cell(text) for text in claim.cells]
-        signatures = (trial.signature for trial in cells[0].measured(claim.metric).values())
-        other_data = claim.other_data(self.study.data)
-        return judge(
-            claim,
-            self._judged(self._claim_question(claim)),
-            tuple(cell.mean(metric) for cell, metric in zip(cells, claim.metrics, strict=True)),
-            direction=self.system.metrics[claim.metric].direction,
-            alpha=self.study.analysis.alpha,
-            other_data=other_data,
-            why_not=f"other data: {other_data}"
-            if other_data
-            else signatures_differ(claim.signature, next(signatures, None)),
-            has_run=all(cell.has_started for cell in cells),
-        )
+        results = []
+        for claim in claims_of(self.study):
+            cells = [self.cell(text) for text in claim.cells]
+            signatures = (trial.signature for trial in cells[0].measured(claim.metric).values())
+            why_not = signatures_differ(claim.signature, next(signatures, None))
+            other_data = claim.other_data(self.study.data)
+            results.append(
+                ClaimResult(
+                    claim=claim,
+                    comparison=self._judged(self._claim_question(claim)),
+                    values=tuple(
+                        cell.mean(metric) for cell, metric in zip(cells, claim.metrics, strict=True)
+                    ),
+                    direction=self.system.metrics[claim.metric].direction,
+                    alpha=self.alpha,
+                    other_data=other_data,
+                    why_not=f"other data: {other_data}" if other_data else why_not,
+                    has_run=all(cell.has_started for cell in cells),
+                )
+            )
+        return results
 
     @cached_method
     def _judged(self, question: Question) -> Comparison:
@@ -485,7 +498,7 @@ class RecordedResults(Results):
         if question.null or (answer.basis == "exploratory" and self._is_left_to_claims(question)):
             return answer
         is_up = self.system.metrics[question.metric].direction == "maximize"
-        return answer.judged(self.study.analysis.alpha, is_up=is_up)
+        return answer.judged(self.alpha, is_up=is_up)
 
     def against_baseline(self, metric: str | None = None) -> list[Comparison]:
         """Compare every other cell with the baseline, as `compare` does."""
@@ -496,8 +509,13 @@ class RecordedResults(Results):
         if not self._analyses:
             return compared
         analysis = next((each for each in self._analyses.values() if hypothesis in each.questions), None)
+        if analysis is not None:
+            family = analysis.questions[hypothesis].family
+            members = [each for each in analysis.entry.asked if family and each.family == family]
+            size = sum(not each.is_certain for each in members)
+            compared = replace(compared, family=(size, sum(bool(each.looks) for each in members)))
         if compared.is_exact:  # certain, and no part of any correction
-            return replace(compared, family=analysis.family_size(hypothesis) if analysis else (0, 0))
+            return compared
         if analysis is None:
             return self._exploratory(question, "the study does not declare it")
         entered = analysis.questions[hypothesis]
@@ -505,7 +523,6 @@ class RecordedResults(Results):
         if answer.basis == "exploratory":
             return self._exploratory(question, answer.reason)
         plan = analysis.rules.plan(entered.cells, self.own_plan)
-        compared = replace(compared, family=analysis.family_size(hypothesis))
         if entered.family is None and compared.p is not None:
             note = f"not in the family '{self.study.analysis.family}' that the study corrects for"
             compared = compared.noted(note)
@@ -519,12 +536,12 @@ class RecordedResults(Results):
         """True if the study asks about the first cell in claims alone, and not this."""
         if self.study.analysis.family != "claims" or question.is_effect:
             return False
-        return question.labels[0] in self._claimed_labels and question.key not in self.claimed
+        is_claimed = any(question.labels[0] in claimed.labels for claimed in self.claimed.values())
+        return is_claimed and question.key not in self.claimed
 
     def _exploratory(self, question: Question, reason: str) -> Comparison:
         """Compare over all finished seeds, whatever the looks."""
-        compared = replace(self._over_seeds(question, None), margin=question.margin)
-        compared = self._limited(compared, question.terms)
+        compared = self._limited(self._over_seeds(question, None), question.terms)
         if self._is_left_to_claims(question):
             return exploratory(compared, "no verdict here: what the study asks about it stands in its claims")
         # A score on dev asks for no fresh test lines.
@@ -557,9 +574,9 @@ class RecordedResults(Results):
         past, why_not = self._lines_of(entry.metrics[0]).past, ""
         rules = Rules([*past.entries.values(), entry])
         entry = answered(entry, rules)
-        if self.store is not None and not is_recorded(entry, past):
+        if self.store is not None and entry not in past.entries.values():
             try:
-                record(self.store, self._documented(entry), past)
+                record(self.store, self._documented(entry))
             # A store that is read only can still be reported on; the report says that it was not entered.
             except (OSError, StoreError) as error:
                 why_not = str(error)
@@ -569,16 +586,17 @@ class RecordedResults(Results):
         """Add to an entry what later analyses need to know."""
         keys, place = self._keys, entry.metrics[0].partition("/")[0]
         metrics = {question.metric for question in entry.asked} - {entry.metrics[0]}
-        texts = {
-            keys[cell.label]: [trial.read_texts(place) for trial in cell.finished] for cell in self.cells
-        }
         documented = replace(
             entry,
             outputs={
-                key: tuple(output_digest(pair[0]) for pair in pairs if pair) for key, pairs in texts.items()
+                keys[cell.label]: tuple(
+                    output_digest(texts[0])
+                    for trial in cell.finished
+                    if (texts := trial.read_texts(place)) is not None
+                )
+                for cell in self.cells
             },
             further_scores={metric: self._scores(metric) for metric in metrics},
-            configs={keys[label]: config for label, config in self._configs.items()},
             winners=tuple(
                 cell_digest(self.study, cell.cell, cell.params) for cell in self.cells if cell.params
             ),
@@ -606,17 +624,15 @@ class RecordedResults(Results):
         on_main = by_segments[self._lines_of(main).segments]
         effects = (self._effect(main, contrast) for contrast in self._contrasts)
         on_main += [self._ledger_question(effect, f"{EFFECTS}{main}") for effect in effects]
-        on_main += self._shown_beside(on_main)
-        return [self._entry(segments, tuple(questions)) for segments, questions in by_segments.items()]
-
-    def _shown_beside(self, declared: Sequence[LedgerQuestion]) -> list[LedgerQuestion]:
-        """List comparisons that a report shows though the study's family leaves them out."""
-        shown = self.cell_questions(self.main_metric)
+        # A report shows comparisons that the study's family leaves out, too.
+        shown = self.cell_questions(main)
         for curve in gain_cells(self.study, [cell.cell for cell in self.cells]).values():
-            shown += [self._difference(self.main_metric, (a.label, b.label)) for _, a, b in curve]
-        questions = {question.hypothesis: question for question in map(self._ledger_question, shown)}
-        hypotheses = {question.hypothesis for question in declared}
-        return [question for hypothesis, question in questions.items() if hypothesis not in hypotheses]
+            shown += [self._difference(main, (a.label, b.label)) for _, a, b in curve]
+        beside = {question.hypothesis: question for question in map(self._ledger_question, shown)}
+        for question in on_main:
+            beside.pop(question.hypothesis, None)
+        on_main += beside.values()
+        return [self._entry(segments, tuple(questions)) for segments, questions in by_segments.items()]
 
     def _entry(self, segments: Segments, questions: tuple[LedgerQuestion, ...]) -> Entry:
         keys, main = self._keys, self.main_metric
@@ -634,9 +650,12 @@ class RecordedResults(Results):
             cells=tuple(dict.fromkeys(keys.values())),
             metrics=tuple(dict.fromkeys([deciding, *scored])),
             plan=self.own_plan,
-            alpha=self.study.analysis.alpha,
+            alpha=self.alpha,
             asked=questions,
             scores=self._scores(deciding),
+            configs={}
+            if self.store is None
+            else {keys[label]: config for label, config in self._configs.items()},
         )
 
     @property
@@ -668,10 +687,8 @@ class RecordedResults(Results):
         keys = {cell.label: cell_digest(self.study, cell.cell) for cell in self.cells}
         if self.study.search is not None:
             # Without searched values, which some arms alone read, cells may be equal.
-            keys = {
-                label: fingerprint({"cell": key, "searched": self._configs[label]})
-                for label, key in keys.items()
-            }
+            for label, key in keys.items():
+                keys[label] = fingerprint({"cell": key, "searched": self._configs[label]})
         main, own_keys = self.main_metric, {*keys.values()}
         scores = [
             (cell, values, entry.configs.get(cell))
@@ -685,13 +702,13 @@ class RecordedResults(Results):
             config = self._configs[cell.label]
             # The same settings come first: their scores are the likeliest to be the same question.
             alike = sorted(scores, key=lambda seen: seen[2] != config)
-            # One score may tie by chance, between cells of unlike settings.
-            same = (
-                key
-                for key, others, settings in alike
-                if _num_same(values, others) >= (1 if settings == config else 2)
-            )
-            keys[cell.label] = next(same, keys[cell.label])
+            for key, others, settings in alike:
+                common = values.keys() & others.keys()
+                # One score may tie by chance, between cells of unlike settings.
+                is_enough = len(common) >= (1 if settings == config else 2)
+                if is_enough and all(values[seed] == others[seed] for seed in common):
+                    keys[cell.label] = key
+                    break
         return keys
 
     def _ledger_question(self, question: Question, family: str | None = None) -> LedgerQuestion:
@@ -719,8 +736,11 @@ class RecordedResults(Results):
 
     def _lines_of(self, metric: str) -> Lines:
         """What a metric is scored on."""
-        split = self.system.metrics[metric].split or self.system.metrics[self.main_metric].split or "test"
-        return self._lines(metric.partition("/")[0] if self.system.metrics[metric].split else split, split)
+        split = self.system.metrics[metric].split
+        if split:
+            return self._lines(metric.partition("/")[0], split)
+        split = self.system.metrics[self.main_metric].split or "test"
+        return self._lines(split, split)
 
     @cached_method
     def _lines(self, place: str, split: str) -> Lines:
@@ -728,9 +748,3 @@ class RecordedResults(Results):
         segments = scored_segments(finished, (place, split), self.study.data)
         past = History({}) if self.store is None else history(self.store, segments)
         return Lines(segments, past, Rules(past.entries.values()))
-
-
-def _num_same(scores: Mapping[int, float], others: Mapping[int, float]) -> int:
-    """Count the common seeds if the scores of all of them are the same; else 0."""
-    common = scores.keys() & others.keys()
-    return len(common) if all(scores[seed] == others[seed] for seed in common) else 0

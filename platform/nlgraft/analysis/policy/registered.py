@@ -44,8 +44,6 @@ _REMOVED = {
     "target.is_norm_affine": True,
 }
 """Settings that there are no more, with what takes their place: no deviation of an earlier registration."""
-Pairs = Sequence[tuple[FrozenCell, FrozenCell]]
-"""Registered cells, and what they are now."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,8 +165,11 @@ def conformance_of(
             entry.variant == study.name,
         ),
     )
-    before = {number: entry for number, entry in past.entries.items() if number <= chosen.num_analyses}
-    compared = {number for number, entry in before.items() if entry.has_compared}
+    compared = {
+        number
+        for number, entry in past.entries.items()
+        if number <= chosen.num_analyses and entry.has_compared
+    }
     if now is not None:
         deviations += deviations_of(chosen.content, now)
         deviations += _execution(chosen.content, now, results)
@@ -225,7 +226,7 @@ def _seen_seeds(
             yield Deviation(what=what, registered="not registered", now="finished, shown, and left out")
 
 
-def paired(registered: Content, now: Content) -> Pairs:
+def paired(registered: Content, now: Content) -> list[tuple[FrozenCell, FrozenCell]]:
     """Match cells by their labels."""
     by_label = {cell.label: cell for cell in now.cells}
     return [(cell, by_label[cell.label]) for cell in registered.cells if cell.label in by_label]
@@ -238,9 +239,19 @@ def deviations_of(registered: Content, now: Content) -> list[Deviation]:
     # Metrics that only one has are those of another objective or claim, which are listed themselves.
     metrics = [name for name in registered.metrics if name in now.metrics]
     stages = [deviation for pair in pairs for deviation in _differences(*_stages(*pair))]
+    labels_of: dict[Deviation, list[str]] = {}
+    for old, new in pairs:
+        for deviation in _differences(old.settings, new.settings):
+            labels_of.setdefault(deviation, []).append(old.label)
     return [
         *_differences(document_of(registered, labels, metrics), document_of(now, labels, metrics)),
-        *_cell_settings(pairs),
+        *(
+            replace(
+                deviation,
+                what=deviation.what + (f" in {'; '.join(cells)}" if len(cells) < len(pairs) else ""),
+            )
+            for deviation, cells in labels_of.items()
+        ),
         *{deviation.what: deviation for deviation in stages}.values(),
     ]
 
@@ -256,7 +267,10 @@ def document_of(content: Content, common: Collection[str], metrics: Collection[s
     base = content.cells[0]
     claims: dict[str, Settings] = {}
     for claim in content.claims:
-        text = f"claim {claim_text(claim)}"
+        text = f"claim “{claim.get('better')} better than {claim.get('worse')} on {claim.get('metric')}"
+        if isinstance(exceeds := claim.get("exceeds"), list):
+            text += f", by more than {exceeds[0]} over {exceeds[1]}"
+        text += "”"
         claims[f"{text} of {claim.get('source')}" if text in claims else text] = claim
     return {
         "system": content.system,
@@ -267,25 +281,6 @@ def document_of(content: Content, common: Collection[str], metrics: Collection[s
         **content.settings,
         **{f"metric {name}": content.metrics[name] for name in metrics},
     }
-
-
-def claim_text(claim: Settings) -> str:
-    """Write a claim, without its figures and margin, as lists of deviations name it."""
-    metric = claim.get("metric")
-    text = f"{claim.get('better')} better than {claim.get('worse')} on {metric}"
-    if isinstance(exceeds := claim.get("exceeds"), list):
-        text += f", by more than {exceeds[0]} over {exceeds[1]}"
-    return f"“{text}”"
-
-
-def _cell_settings(pairs: Pairs) -> Iterator[Deviation]:
-    labels_of: dict[Deviation, list[str]] = {}
-    for registered, now in pairs:
-        for deviation in _differences(registered.settings, now.settings):
-            labels_of.setdefault(deviation, []).append(registered.label)
-    for deviation, labels in labels_of.items():
-        where = f" in {'; '.join(labels)}" if len(labels) < len(pairs) else ""
-        yield replace(deviation, what=deviation.what + where)
 
 
 def _stages(registered: FrozenCell, now: FrozenCell) -> tuple[Settings, Settings]:

@@ -16,7 +16,7 @@ Comparisons come under the rules by `over_looks`, `by_rules` and `exploratory`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
@@ -89,18 +89,6 @@ def p_of_looks(
     )
 
 
-def corrected(family: Sequence[Either], level: float, alpha: float) -> list[Either]:
-    """Adjust the p-values of a family after Holm, to be compared with alpha where it has another level."""
-    factor = alpha / level
-    return [
-        (
-            None if p is None else min(1.0, p * factor),
-            None if equal is None else min(1.0, equal * factor),
-        )
-        for p, equal in holm_either(family)
-    ]
-
-
 @dataclass
 class DeclaredQuestion:
     """A question that was declared before anything of it was seen.
@@ -128,15 +116,6 @@ class DeclaredQuestion:
             return None, None
         return open_as_one(p_of_looks(self.plan, self.looks, self.prior), self.margin)
 
-    def take(self, answers: LedgerQuestion) -> None:
-        """Take the answers at looks that were not taken before."""
-        # What never varied may vary with the next seed.
-        self.is_certain, self.is_judged = answers.is_certain, answers.is_judged
-        for number, look in answers.oriented_looks.items():
-            if number in self.plan.looks:
-                has_margin = answers.equal_margin == self.margin
-                self.looks.setdefault(number, look if has_margin else replace(look, p_equal=None))
-
 
 @dataclass
 class Declaration:
@@ -162,9 +141,15 @@ class Declaration:
         return adjusted
 
     def take(self, answers: LedgerQuestion) -> None:
-        """Take answers to one of its questions."""
+        """Take the answers to one of its questions, at looks that were not taken before."""
         self.__dict__.pop("holm", None)
-        self.questions[answers.hypothesis].take(answers)
+        question = self.questions[answers.hypothesis]
+        # What never varied may vary with the next seed.
+        question.is_certain, question.is_judged = answers.is_certain, answers.is_judged
+        for number, look in answers.oriented_looks.items():
+            if number in question.plan.looks:
+                has_margin = answers.equal_margin == question.margin
+                question.looks.setdefault(number, look if has_margin else replace(look, p_equal=None))
 
     def is_decided(self, level: float) -> bool:
         """True if every question is, one with a margin in both ways: else an error is still possible."""
@@ -189,7 +174,7 @@ class Rules:
     def __init__(self, entries: Iterable[Entry]) -> None:
         self.declarations: list[Declaration] = []
         self.seen: dict[str, Plan] = {}
-        self._priors: dict[tuple[str, tuple[str, ...]], NoisePrior | None] = {}
+        self.priors: dict[tuple[str, tuple[str, ...]], NoisePrior | None] = {}
         self._levels: list[float] = []
         self._declared: dict[Hypothesis, int] = {}
         self._baselines: dict[str, set[str]] = {}
@@ -203,13 +188,6 @@ class Rules:
         """Say when a question is answered: with the seeds and looks by which one of its cells was seen."""
         return next((self.seen[cell] for cell in cells if cell in self.seen), own_plan)
 
-    def prior(
-        self, metric: str, cells: Sequence[str], present: Callable[[], NoisePrior | None]
-    ) -> NoisePrior | None:
-        """Return the prior that the first question about these cells has frozen, or the present one."""
-        key = (metric, tuple(sorted(cells)))
-        return self._priors[key] if key in self._priors else present()
-
     def add(self, entry: Entry) -> None:
         """Take the next entry into account."""
         # What declared nothing and showed nothing can have led to no question.
@@ -221,14 +199,23 @@ class Rules:
             self.declarations = self.declarations or [Declaration(entry)]
             return
         for question in entry.asked:
-            self._priors.setdefault(question.compared, question.prior)
-        declared = self._declare(entry, entry.plan)
+            self.priors.setdefault(question.compared, question.prior)
+        declaration = Declaration(entry)
+        for question in self.declarable(entry):
+            hypothesis = question.hypothesis
+            if hypothesis not in declaration.questions:
+                declaration.families.setdefault(question.family or "", []).append(hypothesis)
+                plan, prior = self.plan(question.cells, entry.plan), self.priors[question.compared]
+                declaration.questions[hypothesis] = DeclaredQuestion(plan, question.equal_margin, prior)
+        if declaration.questions:
+            self._declared |= dict.fromkeys(declaration.questions, len(self.declarations))
+            self.declarations.append(declaration)
         if entry.baseline not in self.seen:
-            self._baselines[entry.baseline] = {entry.metrics[0], *(str(question[0]) for question in declared)}
+            metrics = {str(question[0]) for question in declaration.questions}
+            self._baselines[entry.baseline] = {entry.metrics[0], *metrics}
         for question in entry.asked:
-            if (index := self._declared.get(question.hypothesis)) is not None and not self._is_other(
-                question
-            ):
+            index = self._declared.get(question.hypothesis)
+            if index is not None and not self._is_other(question):
                 self.declarations[index].take(question)
             if question.signature is not None:
                 self._signatures.setdefault(question.metric, question.signature)
@@ -291,20 +278,6 @@ class Rules:
             passed_on = budget if declaration.is_decided(self._levels[-1]) else 0.0
         return self._levels
 
-    def _declare(self, entry: Entry, own_plan: Plan) -> Collection[Hypothesis]:
-        """Declare the questions of an entry that may be, and return them."""
-        declaration = Declaration(entry)
-        for question in self.declarable(entry):
-            hypothesis = question.hypothesis
-            if hypothesis not in declaration.questions:
-                declaration.families.setdefault(question.family or "", []).append(hypothesis)
-                plan, prior = self.plan(question.cells, own_plan), self._priors[question.compared]
-                declaration.questions[hypothesis] = DeclaredQuestion(plan, question.equal_margin, prior)
-        if declaration.questions:
-            self._declared |= dict.fromkeys(declaration.questions, len(self.declarations))
-            self.declarations.append(declaration)
-        return declaration.questions
-
     def declarable(self, entry: Entry) -> list[LedgerQuestion]:
         """List the questions of an entry that may be declared now: nothing of them has been seen."""
         pairs: dict[str, set[tuple[str, ...]]] = {}
@@ -329,22 +302,20 @@ class Rules:
             return True
         if question.metric not in self._metrics:
             # A metric that nobody has seen, of all pairs that a declaration asked about.
-            return any(
-                pairs >= self._pairs(declaration)
-                for declaration in self.declarations
-                if declaration.questions
-            )
+            for earlier in self.declarations:
+                main = earlier.entry.metrics[0]
+                declared = {
+                    tuple(sorted(cells)) for metric, _, _, cells, _ in earlier.questions if metric == main
+                }
+                if earlier.questions and pairs >= declared:
+                    return True
+            return False
         # One arm that nobody has seen, against a baseline that was declared before anything was.
         return (
             len(seen) == 1
             and not question.is_effect
             and question.metric in self._baselines.get(seen.pop(), ())
         )
-
-    @staticmethod
-    def _pairs(declaration: Declaration) -> set[tuple[str, ...]]:
-        metric = declaration.entry.metrics[0]
-        return {tuple(sorted(question[3])) for question in declaration.questions if question[0] == metric}
 
     def _is_other(self, question: LedgerQuestion) -> bool:
         """True if the metric is computed in another way than when it was first seen."""
@@ -356,49 +327,42 @@ def answered(entry: Entry, rules: Rules) -> Entry:
     questions = []
     for question in entry.asked:
         answer = rules.answer(entry, question)
+        verdict: Literal["significant", "equal", "open"] = "open"
+        if question.is_judged and answer.p is not None and answer.p <= entry.alpha:
+            verdict = "significant"
+        elif question.is_judged and answer.p_equal is not None and answer.p_equal <= entry.alpha:
+            verdict = "open" if question.equal_margin is None else "equal"
         decided = {"p_ledger": answer.p, "p_equal_ledger": answer.p_equal, "basis": answer.basis}
-        questions.append(replace(question, **decided, verdict=_verdict(entry, question, answer)))
+        questions.append(replace(question, **decided, verdict=verdict))
     return replace(entry, asked=tuple(questions))
-
-
-def _verdict(
-    entry: Entry, question: LedgerQuestion, answer: Answer
-) -> Literal["significant", "equal", "open"]:
-    if question.is_judged and answer.p is not None and answer.p <= entry.alpha:
-        return "significant"
-    is_equal = question.is_judged and answer.p_equal is not None and answer.p_equal <= entry.alpha
-    return "equal" if is_equal and question.equal_margin is not None else "open"
 
 
 Test = Callable[[Sequence[int] | None], Comparison]
 """Compares over some seeds, or over all that have finished."""
 
 
-def over_looks(
-    plan: Plan, test: Test, margin: float | None = None, name_of: Callable[[int], str] = str
-) -> Comparison:
+def over_looks(plan: Plan, test: Test, name_of: Callable[[int], str] = str) -> Comparison:
     """Compare at the looks whose seeds have all finished.
 
     Args:
         plan: Seeds and looks.
         test: The comparison.
-        margin: Difference that the study declares too small to matter.
         name_of: What notes call a seed.
 
     Returns:
         The comparison at the last look that was taken, with the answers at all; that over all finished
         seeds, without ``looks``, where none was.
     """
-    latest = replace(test(None), margin=margin)
+    latest = test(None)
     taken = plan.taken(latest.seeds)
     if latest.p is None:
         return latest
     if not taken:
-        note = f"looks taken: none, the first is at {plan.looks[0]} seeds"
-        return latest.noted(note)
-    at_looks = {number: replace(test(plan.seeds[:number]), margin=margin) for number in taken[:-1]}
-    last = set(plan.seeds[: taken[-1]])
-    at_looks[taken[-1]] = latest if last == {*latest.seeds} else replace(test(sorted(last)), margin=margin)
+        return latest.noted(f"looks taken: none, the first is at {plan.looks[0]} seeds")
+    at_looks = {number: test(plan.seeds[:number]) for number in taken}
+    last, margin = taken[-1], latest.margin
+    if {*plan.seeds[:last]} == {*latest.seeds}:  # it says which seeds some cells alone have
+        at_looks[last] = latest
     looks = {
         number: Look(
             difference=at_look.difference - at_look.null,
@@ -408,31 +372,13 @@ def over_looks(
         for number, at_look in at_looks.items()
         if at_look.difference is not None
     }
-    notes = [*at_looks[taken[-1]].notes]
-    if len(taken) > 1:
-        notes.append(f"looks taken: {', '.join(map(str, taken))}")
-    if waiting := [seed for seed in latest.seeds if seed not in last]:
-        following = next((look for look in plan.looks if look > taken[-1]), None)
+    notes = [f"looks taken: {', '.join(map(str, taken))}"] if len(taken) > 1 else []
+    if waiting := [seed for seed in latest.seeds if seed not in plan.seeds[:last]]:
+        following = next((look for look in plan.looks if look > last), None)
         when = "are beyond the last look" if following is None else f"count at the look of {following} seeds"
-        shown = f"difference, interval and p are those of the first {taken[-1]}"
+        shown = f"difference, interval and p are those of the first {last}"
         notes.append(f"seeds {', '.join(map(name_of, waiting))} {when}; {shown}")
-    p_equal = looks[taken[-1]].p_equal
-    return replace(at_looks[taken[-1]], p_equal=p_equal, looks=looks, notes=tuple(notes))
-
-
-def with_levels(comparison: Comparison, looks: Sequence[int], level: float) -> Comparison:
-    """Put in the level that a p-value must reach at the present look, and those of later looks.
-
-    Args:
-        comparison: The comparison.
-        looks: All looks of its plan.
-        level: Level of all looks together.
-    """
-    prior_df = comparison.prior.df if comparison.prior else 0.0
-    levels = dict(zip(looks, look_levels(looks, level, prior_df), strict=True))
-    last = max(comparison.looks, default=0)
-    later = {look: look_level for look, look_level in levels.items() if look > last}
-    return replace(comparison, level=levels.get(last, levels[looks[0]]), later_levels=later)
+    return at_looks[last].noted(*notes, p_equal=looks[last].p_equal, looks=looks)
 
 
 def by_rules(comparison: Comparison, answer: Answer, plan: Plan, alpha: float) -> Comparison:
@@ -448,8 +394,16 @@ def by_rules(comparison: Comparison, answer: Answer, plan: Plan, alpha: float) -
     if answer.basis == "declared later":
         level = answer.share * alpha
         notes.append(f"declaration {answer.number} on these test lines, which has a level of {level:.2g}")
-    return with_levels(comparison, plan.looks, answer.level).noted(
-        *notes, p_holm=answer.p, p_equal_holm=answer.p_equal, basis=answer.basis
+    prior_df = comparison.prior.df if comparison.prior else 0.0
+    levels = dict(zip(plan.looks, look_levels(plan.looks, answer.level, prior_df), strict=True))
+    last = max(comparison.looks, default=0)
+    return comparison.noted(
+        *notes,
+        p_holm=answer.p,
+        p_equal_holm=answer.p_equal,
+        basis=answer.basis,
+        level=levels.get(last, levels[plan.looks[0]]),
+        later_levels={look: level for look, level in levels.items() if look > last},
     )
 
 

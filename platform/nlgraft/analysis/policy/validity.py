@@ -20,9 +20,9 @@ from nlgraft.analysis.data.trials import Array
 from nlgraft.analysis.estimates.looks import look_levels
 from nlgraft.analysis.estimates.noise_prior import Estimate, StudyVariance, applicable, moderated
 from nlgraft.analysis.estimates.power import smallest_detectable
-from nlgraft.analysis.estimates.resampling import open_as_one
+from nlgraft.analysis.estimates.resampling import holm_either, open_as_one
 from nlgraft.analysis.policy.recorded import RecordedResults
-from nlgraft.analysis.policy.rules import FIRST, corrected, p_of_looks
+from nlgraft.analysis.policy.rules import FIRST, p_of_looks
 
 RANDOM_SEED = 20261122
 _EFFECTS = (0.5, 1.0, 1.5, 2.0)
@@ -104,13 +104,13 @@ class Validity:
 
     def to_json(self) -> dict[str, Any]:
         """Return the rates as JSON values, each with the error of the simulation."""
-        design = self.design
+        document = asdict(self.design)
+        num_comparisons = len(document.pop("weights"))
+        del document["num_seeds"]
         rates = {"familywise_error": self.familywise, "coverage": self.coverage}
-        named = ("looks", "alpha", "seed_variance", "segment_variance", "is_assumed")
         return {
-            "comparisons": len(design.weights),
-            **{name: getattr(design, name) for name in named},
-            "prior": None if design.prior is None else asdict(design.prior),
+            "comparisons": num_comparisons,
+            **document,
             "simulations": self.num_simulations,
             **rates,
             "errors": {name: self.error_of(rate) for name, rate in rates.items()},
@@ -181,7 +181,13 @@ def estimate_validity(design: Design, num_simulations: int) -> Validity:
         raise ValueError("nothing to simulate: give at least two cells and two seeds")
     if design.seed_variance + design.segment_variance == 0:
         raise ValueError("nothing to simulate: the scores of the main metric do not vary")
-    detectable = _detectable(design)
+    # The difference that the run's last look detects, at the level of the smallest p-value: the rules
+    # correct, whatever the file says.
+    level, last = FIRST * design.alpha / num_comparisons, design.run_looks[-1]
+    prior_df = design.prior.df if design.prior else 0.0
+    levels = dict(zip(design.looks, look_levels(design.looks, level, prior_df), strict=True))
+    noise = Estimate(0.0, last, design.seed_variance, prior_df + last - 1, design.segment_variance)
+    detectable = smallest_detectable(noise, levels[last])
     effects = [factor * detectable for factor in _EFFECTS]
     rng = np.random.default_rng(RANDOM_SEED)
     shape = (num_simulations, num_comparisons)
@@ -207,16 +213,6 @@ def estimate_validity(design: Design, num_simulations: int) -> Validity:
     )
 
 
-def _detectable(design: Design) -> float:
-    """Compute the difference that the run's last look detects, at the level of the smallest p-value."""
-    level = FIRST * design.alpha / len(design.weights)  # the rules correct, whatever the file says
-    prior_df = design.prior.df if design.prior else 0.0
-    levels = dict(zip(design.looks, look_levels(design.looks, level, prior_df), strict=True))
-    last = design.run_looks[-1]
-    noise = Estimate(0.0, last, design.seed_variance, prior_df + last - 1, design.segment_variance)
-    return smallest_detectable(noise, levels[last])
-
-
 def _looks_at(design: Design, scores: Array) -> Iterator[tuple[int, Array, Array]]:
     """Test the comparisons at one look after the other, as the first report of a store does.
 
@@ -240,6 +236,6 @@ def _looks_at(design: Design, scores: Array) -> Iterator[tuple[int, Array, Array
             estimate = replace(estimate, segment_variance=scale * design.segment_variance)
             looks[number] = Look(difference=estimate.difference, p=estimate.p)
         family = [open_as_one(p_of_looks(plan, looks, design.prior), None) for looks in taken]
-        adjusted = corrected(family, FIRST * design.alpha, design.alpha)
-        are_significant = np.array([p is not None and p <= design.alpha for p, _ in adjusted])
+        level = FIRST * design.alpha
+        are_significant = np.array([p is not None and p <= level for p, _ in holm_either(family)])
         yield number, are_significant, np.array([looks[number].p for looks in taken], dtype=float)

@@ -94,14 +94,6 @@ class Style:
             figure = Figure(figsize=size, layout="constrained")
             yield figure, figure.add_subplot()
 
-    def add_legend(self, figure: Figure) -> None:
-        """Name the cells of a figure, each once, unless its surroundings do."""
-        if not self.has_legend:
-            return
-        handles, labels = figure.axes[0].get_legend_handles_labels()
-        named = dict(zip(labels, handles, strict=True))
-        figure.legend([*named.values()], [*named], loc="outside lower center", ncols=2, frameon=False)
-
 
 PAGE = Style()
 NOTEBOOK = Style(has_legend=True)
@@ -285,13 +277,14 @@ def learning_curves(result: RecordedResults, style: Style = PAGE) -> list[Drawin
     records = [trial.record for cell in result.cells for trial in cell.trials if trial.record is not None]
     names = {name for record in records for name in record.curves if not f"/{name}".endswith(_NOT_DRAWN)}
     drawings: list[Drawing] = []
+    labels = [cell.label for cell in result.cells]
     ranks = {name: (name.count("/") > 1, "dev" not in name.split("/")[-2:-1], name) for name in names}
     for name in sorted(names, key=ranks.__getitem__):
         bands = share([band for cell in result.cells if (band := make_band(cell, name)) is not None])
         if bands and len(drawings) < _MAX_PANELS:
             caption = f"{name}{_unlike_units(result, name)}"
             title = f"Learning curves of {caption}"
-            drawings.append(_draw_bands(_labels(result), bands, "optimiser steps", title, style, caption))
+            drawings.append(_draw_bands(labels, bands, "optimiser steps", title, style, caption))
     return drawings
 
 
@@ -314,7 +307,8 @@ def expected_best_curves(result: RecordedResults, style: Style = PAGE) -> list[D
     ]
     caption = f"{result.study.objective.metric} by search trials"
     title = f"Expected best {caption}"
-    return [_draw_bands(_labels(result), bands, "search trials", title, style, caption)] if bands else []
+    labels = [cell.label for cell in result.cells]
+    return [_draw_bands(labels, bands, "search trials", title, style, caption)] if bands else []
 
 
 def make_band(cell: CellResult, name: str) -> Band | None:
@@ -338,10 +332,6 @@ def share(bands: Sequence[Band]) -> list[Band]:
         labels = joined[key].labels if key in joined else ()
         joined[key] = replace(band, labels=(*labels, *band.labels))
     return list(joined.values())
-
-
-def _labels(result: RecordedResults) -> list[str]:
-    return [cell.label for cell in result.cells]
 
 
 def _draw_bands(
@@ -386,8 +376,10 @@ def _draw_bands(
             axes.legend(frameon=False)
         else:
             axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
-            if not is_shared:
-                style.add_legend(figure)
+            if style.has_legend and not is_shared:  # nothing around it names the cells
+                handles, labels = axes.get_legend_handles_labels()
+                named = dict(zip(labels, handles, strict=True))
+                figure.legend([*named.values()], [*named], loc="outside lower center", ncols=2, frameon=False)
         return Drawing(title, figure, style, caption)
 
 

@@ -10,12 +10,11 @@ from typing import Any
 
 from nlgraft.analysis.data.ledger import Entry, LedgerQuestion
 from nlgraft.analysis.data.registration import Registration
-from nlgraft.analysis.data.stream import BASELINE, Proposal, Stream
+from nlgraft.analysis.data.stream import Proposal, Stream
 from nlgraft.analysis.policy.proposals import gain_of
 from nlgraft.analysis.policy.recorded import Analysis, RecordedResults
 from nlgraft.analysis.policy.registered import document_of
 from nlgraft.analysis.rendering.typesetting import (
-    NOTHING,
     Row,
     Table,
     interval,
@@ -42,9 +41,7 @@ def deviations_table(result: RecordedResults) -> Table | None:
     registration = result.registration
     if registration is None or not registration.deviations:
         return None
-    header = ("what", "registered", "now")
-    rows = ({name: getattr(deviation, name) for name in header} for deviation in registration.deviations)
-    return make_table(rows, num_text=3)
+    return make_table(map(vars, registration.deviations), num_text=3)
 
 
 def registered_table(registration: Registration) -> Table:
@@ -67,11 +64,11 @@ def registered_table(registration: Registration) -> Table:
     return make_table(texts, num_text=2)
 
 
-def _value(value: Any) -> str:
+def _value(value: Any) -> str | None:
     """Write a value; of a claim what its name does not say, of a cell nothing."""
     if isinstance(value, Mapping):
         shown = (name for name in ("figures", "margin", "source") if name in value)
-        return ", ".join(f"{name} {_value(value[name])}" for name in shown) or NOTHING
+        return ", ".join(f"{name} {_value(value[name])}" for name in shown) or None
     return "; ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
@@ -113,33 +110,19 @@ def earlier_analyses(result: RecordedResults) -> Table | None:
     return ledger_table({number: entries[number] for number in sorted(entries)}) if entries else None
 
 
-def ledger_document(result: RecordedResults) -> list[dict[str, Any]]:
-    """Return what a report says of the ledger as JSON values, without dates."""
-    return [
-        {
-            "metric": metric,
-            "segments": analysis.entry.segments.num,
-            "analysis": len(analysis.earlier) + 1,
-            "earlier": [entry.variant for entry in analysis.earlier.values()],
-            "why_not_entered": analysis.why_not_entered,
-        }
-        for metric, analysis in result.analyses.items()
-    ]
-
-
 def _row(position: int, entry: Entry) -> Row:
     questions = [question for question in entry.asked if question.family is not None] or list(entry.asked)
     seeds = sorted({*chain(*(question.seeds for question in questions), *entry.scores.values())})
     decided = [_decided(question) for question in entry.asked if question.verdict != "open"]
     row: Row = {
-        "analysis": str(position),
+        "analysis": position,
         "day": entry.time[:_DAY],
         "study": entry.variant,
         "metric": entry.metrics[0],
         "asked": count(len(questions), "question"),
-        "seeds": ", ".join(map(str, seeds)) or NOTHING,
-        "segments": str(entry.segments.num),
-        "decided": "; ".join(decided) or (NOTHING if entry.has_compared else "declared only"),
+        "seeds": ", ".join(map(str, seeds)) or None,
+        "segments": entry.segments.num,
+        "decided": "; ".join(decided) or (None if entry.has_compared else "declared only"),
     }
     if entry.registration:
         row["registration"] = f"as registered ({entry.registration})"
@@ -187,18 +170,18 @@ def _proposal_row(stream: Stream, at: int, proposal: Proposal) -> Row:
     before = stream.proposals.get(entered.against)
     texts_before = [] if before is None else before.entered.texts
     again, gain = gain_of(proposal.measured, _ALPHA), gain_of(decided)
-    measured = NOTHING
+    measured = None
     if again is not None:
         ends = interval(again.interval, _DECIMALS)
         measured = f"{number(again.mean, _DECIMALS, is_signed=True)} {ends}"
     return {
-        "proposal": str(at),
+        "proposal": at,
         "day": entered.time[:_DAY],
         "study": entered.study,
         "change": " ".join(text for text in entered.texts if text not in texts_before),
-        "against": "baseline" if entered.against == BASELINE else str(entered.against),
-        "decision": "open" if decided is None else str(decided.decision),
-        "seeds": str(len(gain.seeds)) if gain else NOTHING,
+        "against": entered.against or "baseline",
+        "decision": decided.decision if decided else "open",
+        "seeds": len(gain.seeds) if gain else None,
         "level": f"{entered.level:.2g}",
         "gain": number(gain and gain.mean, _DECIMALS, is_signed=True),
         "gain again": measured,

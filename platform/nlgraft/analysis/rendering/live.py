@@ -51,18 +51,13 @@ def live_page(status: Mapping[str, Any], result: RecordedResults, refresh_s: flo
 def _dev_curves(status: Mapping[str, Any], result: RecordedResults) -> Iterator[Drawing]:
     """Draw one line for each trial, of those that run as far as they are."""
     by_name: dict[str, list[tuple[int, list[list[float]]]]] = {}
-    trials = [
-        (index, trial.record.curves)
-        for index, cell in enumerate(result.cells)
-        for trial in cell.trials
-        if trial.record is not None
-    ]
     index_of = {cell.cell.key: index for index, cell in enumerate(result.cells)}
-    trials += [(index_of[trial["cell"]], trial.get("curves", {})) for trial in status["running"]]
-    for index, curves in trials:
-        for name, points in curves.items():
-            if is_dev_curve(name):
-                by_name.setdefault(name, []).append((index, points))
+    replicates = (trial for cell in result.cells for trial in cell.trials)
+    trials = [(trial.cell.key, trial.record.curves) for trial in replicates if trial.record]
+    trials += [(trial["cell"], trial.get("curves", {})) for trial in status["running"]]
+    for key, curves in trials:
+        for name in filter(is_dev_curve, curves):
+            by_name.setdefault(name, []).append((index_of[key], curves[name]))
     for name in sorted(by_name, key=lambda name: (name.count("/"), name))[:_MAX_PANELS]:
         with PAGE.canvas(PAGE.panel) as (figure, axes):
             for index, points in by_name[name]:

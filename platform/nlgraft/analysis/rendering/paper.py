@@ -53,8 +53,8 @@ def _of_study(result: RecordedResults, cost: Cost) -> Iterator[tuple[str, str]]:
     }
     yield from ((key, f"{value:,}") for key, value in facts.items())
     yield "seeds", numbers_of_seeds(result)
-    yield "alpha", f"{result.study.analysis.alpha:g}"
-    yield "confidence", confidence(result.study.analysis.alpha)
+    yield "alpha", f"{result.alpha:g}"
+    yield "confidence", confidence(result.alpha)
     shares = {"worker": 1.0, "cpu": resources.cpus_per_worker, "gpu": resources.gpus_per_worker}
     for part, seconds in {"": cost.total_s, ".search": cost.search_s, ".lost": cost.lost_s}.items():
         for unit, share in shares.items():

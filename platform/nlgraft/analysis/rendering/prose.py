@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from statistics import fmean
 
+from nlgraft.analysis.estimates.comparison import Comparison
 from nlgraft.analysis.estimates.looks import look_levels
+from nlgraft.analysis.estimates.power import FUTILE, PROBABILITY, decided_by
 from nlgraft.analysis.estimates.trivial import NEAR
 from nlgraft.analysis.policy.recorded import RecordedResults
 from nlgraft.analysis.policy.rules import FIRST
-from nlgraft.analysis.policy.sequential import FUTILE
 from nlgraft.analysis.rendering.tables import comparison_table, confidence, effects_table
 from nlgraft.analysis.rendering.typesetting import num_decimals, number, template
 from nlgraft.basics.wording import count, duration, name_some
@@ -39,6 +41,11 @@ def headline(result: RecordedResults) -> str:
     measured = [comparison for comparison in compared if comparison.difference is not None]
     if not measured:
         return f"No cell can be compared with the baseline on {main} yet."
+    words = dict(_STANDINGS)
+    if (margin := result.margin(main)) is not None:
+        amount = f"{margin:g} {result.system.metrics[main].unit}"
+        words["equal"] += f" of {amount}"
+        words["open"] = f"not known yet, neither different nor within {amount} of the baseline for certain"
     # In the order in which a reader wants them: what is decided comes first.
     by_kind: dict[str, list[str]] = {kind: [] for kind in _STANDINGS}
     for comparison in measured:
@@ -46,7 +53,7 @@ def headline(result: RecordedResults) -> str:
             kind = "exploratory" if comparison.basis == "exploratory" else comparison.standing or "open"
             by_kind[kind].append(comparison.a)
     parts = [
-        f"{count(len(labels), 'cell')} {_standing(result, kind)} ({name_some(labels, _NUM_NAMED, '; ')})"
+        f"{count(len(labels), 'cell')} {words[kind]} ({name_some(labels, _NUM_NAMED, '; ')})"
         for kind, labels in by_kind.items()
         if labels
     ]
@@ -58,18 +65,16 @@ def headline(result: RecordedResults) -> str:
         text += " One seed says nothing about training noise, so nothing is decided."
     if unknown := [comparison.a for comparison in compared if comparison.difference is None]:
         text += f" Without results so far: {name_some(unknown, _NUM_NAMED, '; ')}."
-    warnings = _unlearned(result) + _unstable(result)
+    unstable = [
+        f"{len(seeds)} of {count(cell.num_seeds, 'seed')} of {cell.label} {word}"
+        for cell in result.stabilities
+        for seeds, word in ((cell.diverged, "diverged"), (cell.lost, "failed"))
+        if seeds
+    ]
+    warnings = _unlearned(result) + (f"Unstable: {'; '.join(unstable)}. " if unstable else "")
     verdicts = Counter(claim.word for claim in result.claims).most_common()
     claims = ", ".join(f"{number} {verdict}" for verdict, number in verdicts)
     return warnings + text + _effects_headline(result) + (f" Claims: {claims}." if claims else "")
-
-
-def _standing(result: RecordedResults, kind: str) -> str:
-    margin = result.margin(result.main_metric)
-    amount = "" if margin is None else f"{margin:g} {result.system.metrics[result.main_metric].unit}"
-    if kind == "open" and amount:
-        return f"not known yet, neither different nor within {amount} of the baseline for certain"
-    return f"{_STANDINGS[kind]} of {amount}" if kind == "equal" and amount else _STANDINGS[kind]
 
 
 def _unlearned(result: RecordedResults) -> str:
@@ -85,17 +90,6 @@ def _unlearned(result: RecordedResults) -> str:
         f"{subject}: not more than {NEAR:g} better on {main} than a trivial output ({trivial.output}), which "
         f"scores {value}. "
     )
-
-
-def _unstable(result: RecordedResults) -> str:
-    """Name the cells that lost seeds or whose seeds diverged."""
-    parts = [
-        f"{len(seeds)} of {count(cell.num_seeds, 'seed')} of {cell.label} {word}"
-        for cell in result.stabilities
-        for seeds, word in ((cell.diverged, "diverged"), (cell.lost, "failed"))
-        if seeds
-    ]
-    return f"Unstable: {'; '.join(parts)}. " if parts else ""
 
 
 def _effects_headline(result: RecordedResults) -> str:
@@ -198,3 +192,81 @@ def sharing(result: RecordedResults) -> str:
         f"The trials consist of {count(facts.num_stages, 'stage')}, {facts.num_distinct} of them distinct; "
         f"these took {duration(facts.computed_s)} to compute, and {saved}."
     )
+
+
+def explain(result: RecordedResults, cell: str, baseline: str, metric: str | None, study: str) -> list[str]:
+    """Explain the verdict on a cell in a few lines.
+
+    Args:
+        result: The results.
+        cell: The cell, as `RecordedResults.compare` takes it.
+        baseline: The cell to compare it with.
+        metric: A metric of the system; None for the main one.
+        study: How commands name the study.
+
+    Raises:
+        NlgraftError: There is no such metric.
+        StudyError: There is no such cell.
+    """
+    comparison = result.compare(cell, baseline, metric=metric)
+    lines = repr(comparison).split("\n  ")
+    if comparison.difference is None:
+        return lines
+    lines += _noise(result, comparison)
+    if comparison.standing in ("better", "worse", "equal"):
+        return lines
+    return lines + _decision(result, comparison, study)
+
+
+def _noise(result: RecordedResults, comparison: Comparison) -> list[str]:
+    """Tell the differences of the seeds, and how much of the noise is between them."""
+    first, second = (result.cell(label).values(comparison.metric) for label in (comparison.a, comparison.b))
+    differences = (f"{seed}: {first[seed] - second[seed]:+.3g}" for seed in comparison.seeds)
+    lines = [f"difference by seed: {', '.join(differences)}"]
+    if (estimate := comparison.estimate) is not None:
+        of_seeds = estimate.variance / estimate.num_seeds
+        total = of_seeds + estimate.segment_variance
+        share = of_seeds / total if total else 0.0
+        text = f"noise of the mean: {total**0.5:.3g}, {share:.0%} of its square between seeds"
+        if comparison.num_segments is not None:
+            text += f", the rest from the choice of {comparison.num_segments} test segments"
+        lines.append(text)
+    lines.append(comparison.noise or "noise: no earlier study tells it")
+    if comparison.smallest_detectable is not None:
+        detectable = f"{comparison.smallest_detectable:.3g} {comparison.unit}".strip()
+        lines.append(f"so many seeds find a true difference of {detectable} in four of five studies")
+    return lines
+
+
+def _decision(result: RecordedResults, comparison: Comparison, study: str) -> list[str]:
+    """Tell what would decide a question, what that costs, and the command."""
+    if comparison.open_because:
+        return [f"more seeds decide nothing: {comparison.open_because}"]
+    if comparison.basis == "exploratory":
+        return ["the rules: docs/validity.md"]
+    lines = []
+    if comparison.looks and comparison.p_holm is not None:
+        lines.append(
+            f"decided where the corrected p is {result.alpha:g} or less; it is {comparison.p_holm:.3g}"
+        )
+    needed = comparison.seeds_needed
+    levels = comparison.later_levels
+    look = min(levels, default=None) if needed is None else needed
+    if look is None:
+        return [*lines, "no look is left: a new study with more seeds on new test lines may decide it"]
+    if comparison.estimate is not None and comparison.looks:
+        last = max(levels) if needed is None else look
+        chance = decided_by(comparison.estimate, last, levels[last], comparison.margin)
+        word = "decides" if needed is not None else "hardly decides"
+        lines.append(f"a look at {last} seeds {word} it: with a probability of {chance:.2f}")
+        if needed is None:
+            return [*lines, f"a number of seeds is named from {PROBABILITY:g}"]
+    # Each trial as long as those of the two cells so far.
+    cells = [result.cell(label) for label in (comparison.a, comparison.b)]
+    records = [trial.record for cell in cells for trial in cell.trials if trial.record is not None]
+    num_more = sum(look - len(cell.measured(comparison.metric)) for cell in cells)
+    seconds = fmean(record.ended_at - record.started_at for record in records) * num_more
+    lines.append(f"cost: {count(num_more, 'trial')}, some {duration(seconds)} of a worker's time")
+    num_looks = sum(1 for number in levels if number <= look)
+    times = "" if num_looks <= 1 else f"   # {num_looks} times, until it is decided"
+    return [*lines, f"nlgraft run {study} --next-look{times}"]

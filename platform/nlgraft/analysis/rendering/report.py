@@ -55,7 +55,7 @@ class Section:
     title: str
     table: Table | None = None
     text: str = ""
-    caption: str | None = None
+    caption: str | None = ""
     figures: str = ""
     depth: int = 2
     is_folded: bool = False
@@ -78,7 +78,6 @@ def sections(result: RecordedResults) -> list[Section]:
             "deviations",
             "Deviations from the registration",
             journals.deviations_table(result),
-            caption="",
         ),
         Section(
             "comparison",
@@ -89,8 +88,8 @@ def sections(result: RecordedResults) -> list[Section]:
         ),
         Section("effects", f"Effects on {main}", effects, caption=coverage),
         Section("gains", f"Gains over {over} on {main}", gains, caption=coverage, figures="gains"),
-        Section("claims", "Claims", tables.claims_table(result), caption=""),
-        Section("lengths", "Sequence lengths", tables.length_table(result)),
+        Section("claims", "Claims", tables.claims_table(result)),
+        Section("lengths", "Sequence lengths", tables.length_table(result), caption=None),
         Section("curves", "Learning curves: means over seeds, from minimum to maximum", figures="curves"),
         *_metric_sections(result, means),
         Section(
@@ -99,10 +98,10 @@ def sections(result: RecordedResults) -> list[Section]:
             tables.stability_table(result),
             caption="Seeds that were lost or diverged.",
         ),
-        Section("looks", "Planned looks", tables.looks_table(result), caption=""),
-        Section("search", "Search", search_tables.search_table(result), caption=""),
-        Section("space", "Searched values", searched, caption="", depth=3),
-        Section("expected-best", "Expected best by budget", best, caption="", figures="budget", depth=3),
+        Section("looks", "Planned looks", tables.looks_table(result)),
+        Section("search", "Search", search_tables.search_table(result)),
+        Section("space", "Searched values", searched, depth=3),
+        Section("expected-best", "Expected best by budget", best, figures="budget", depth=3),
         Section(
             "importances",
             "Which setting mattered",
@@ -111,37 +110,34 @@ def sections(result: RecordedResults) -> list[Section]:
             caption="p is corrected for the number of settings of a cell.",
         ),
         Section("trials", "Trials", text=trials_text),
-        Section("every-trial", "Every trial", tables.trials_table(result), depth=3, is_folded=True),
         Section(
-            "earlier", "Earlier analyses of the same segments", journals.earlier_analyses(result), caption=""
+            "every-trial", "Every trial", tables.trials_table(result), caption=None, depth=3, is_folded=True
         ),
+        Section("earlier", "Earlier analyses of the same segments", journals.earlier_analyses(result)),
     ]
 
 
 def _metric_sections(result: RecordedResults, means_of: str) -> list[Section]:
     """List the sections of the metrics beside the main one: the means by split, then the differences."""
-    by_split: dict[str, list[str]] = {"on test": [], "on dev": [], "without a split": []}
-    for name, metric in result.metrics.items():
-        by_split[f"on {metric.split}" if metric.split else "without a split"].append(name)
     # On a page only the means on test are open: who looks for the others knows what for.
     means = [
         Section(
-            f"metrics-{split.removeprefix('on ').replace(' ', '-')}",
-            f"Metrics {split}",
+            f"metrics-{split or 'without-a-split'}",
+            f"Metrics {f'on {split}' if split else 'without a split'}",
             tables.metrics_table(result, names),
             caption=means_of,
             depth=3,
-            is_folded=split != "on test",
+            is_folded=split != "test",
         )
-        for split, names in by_split.items()
-        if names
+        for split in ("test", "dev", None)
+        if (names := [name for name, metric in result.metrics.items() if metric.split == split])
     ]
     differences = {name: tables.comparison_table(result, name) for name in tables.compared_metrics(result)}
     return [
         Section("metrics", "All metrics", text="Mean ± standard deviation over seeds."),
         *means,
         *(
-            Section(name, f"{name} against the baseline", table, depth=3, is_folded=True)
+            Section(name, f"{name} against the baseline", table, caption=None, depth=3, is_folded=True)
             for name, table in differences.items()
         ),
     ]
@@ -172,7 +168,16 @@ def write_report(
         texts[_FORMATS[kind][0]] = text
         if kind == "csv":
             texts["trials.csv"] = _csv(result.frame())
-            if examples := _example_rows(result):
+            # As rows, which MLflow and spreadsheets show as a table.
+            examples = [
+                {"cell": chosen.label, "seed": chosen.seed, "segment": example.number}
+                | {"source": example.source, "reference": example.reference}
+                | dict(zip(("output", "baseline's output"), example.outputs, strict=True))
+                | dict(zip(("score", "baseline's score"), rounded_all(example.scores), strict=True))
+                for chosen in examples_of(result, _MOST_CELLS_WITH_TEXT)
+                for example in chosen.examples
+            ]
+            if examples:
                 import pandas as pd  # half a second to import
 
                 texts["examples.csv"] = _csv(pd.DataFrame(examples, dtype=object))
@@ -268,18 +273,6 @@ def latex_tables(result: RecordedResults, parts: Sequence[Section]) -> str:
     return template("report.tex.j2").render(facts).rstrip() + "\n"
 
 
-def _example_rows(result: RecordedResults) -> list[dict[str, Any]]:
-    """Return the examples as rows, which MLflow and spreadsheets show as a table."""
-    return [
-        {"cell": examples.label, "seed": examples.seed, "segment": example.number}
-        | {"source": example.source, "reference": example.reference}
-        | dict(zip(("output", "baseline's output"), example.outputs, strict=True))
-        | dict(zip(("score", "baseline's score"), rounded_all(example.scores), strict=True))
-        for examples in examples_of(result, _MOST_CELLS_WITH_TEXT)
-        for example in examples.examples
-    ]
-
-
 def _csv(frame: pd.DataFrame) -> str:
     # Not by `frame.map`, which would turn whole numbers beside gaps into floats.
     rows = [list(map(typesetting.inert, row)) for row in frame.itertuples(index=False)]
@@ -336,7 +329,16 @@ def result_document(result: RecordedResults) -> dict[str, Any]:
             label: {"num_seeds": stop.num_seeds, "stopped_because": stop.reason}
             for label, stop in result.stops.items()
         },
-        "ledger": journals.ledger_document(result),
+        "ledger": [
+            {
+                "metric": metric,
+                "segments": analysis.entry.segments.num,
+                "analysis": len(analysis.earlier) + 1,
+                "earlier": [entry.variant for entry in analysis.earlier.values()],
+                "why_not_entered": analysis.why_not_entered,
+            }
+            for metric, analysis in result.analyses.items()
+        ],
         "registration": result.registration,
         "analysis": {**study.analysis.model_dump(mode="json"), "samples": result.samples},
         "which_setting": search_tables.which_setting(result),

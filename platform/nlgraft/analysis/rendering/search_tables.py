@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
 
 from nlgraft.analysis.estimates.expected_best import expected_best
 from nlgraft.analysis.estimates.searched_settings import CellSettings, SearchedSetting
@@ -12,7 +11,6 @@ from nlgraft.analysis.policy.recorded import RecordedResults
 from nlgraft.analysis.rendering.tables import cell_entry
 from nlgraft.analysis.rendering.typesetting import (
     NO_BREAK,
-    NOTHING,
     Row,
     Table,
     grouped,
@@ -52,19 +50,22 @@ def search_table(result: RecordedResults) -> Table | None:
     rows = []
     for cell in result.cells:
         states = [trial.state for trial in cell.search]
-        chosen = next((trial for trial in cell.search if cell.params and trial.params == cell.params), None)
-        value = None if chosen is None else chosen.metrics.get(objective)
+        chosen = (trial for trial in cell.search if cell.params and trial.params == cell.params)
+        value = next((trial.metrics.get(objective) for trial in chosen), None)
         row: Row = {
             "cell": cell_entry(cell),
             "finished + stopped + failed": " + ".join(
                 str(states.count(state)) for state in ("finished", "stopped", "failed")
             ),
-            "distinct": str(cell.num_distinct),
+            "distinct": cell.num_distinct,
             f"best {objective}": number(value, num_decimals([value])),
         }
         config = next((trial.config for trial in cell.trials if trial.record is not None), None)
         params = cell.params if config is None else result.system.read_params(cell.params, config)
-        rows.append(row | {path: _param(params.get(path)) for path in search.space})
+        chosen_values = {path: params.get(path) for path in search.space}
+        rows.append(
+            row | {path: f"{v:.4g}" if isinstance(v, float) else v for path, v in chosen_values.items()}
+        )
     note = "Within every cell, on dev only; the replicates ran with the chosen config."
     return make_table(rows, notes=[note])
 
@@ -86,32 +87,23 @@ def expected_best_table(result: RecordedResults) -> Table | None:
         }
         again: Row = dict.fromkeys(row, "") | {"cell": f"{curve.label}, on new seeds"}
         for budget in budgets:
-            row[f"best of {budget}"] = again[f"best of {budget}"] = NOTHING
-            if budget <= len(curve.mean):
-                mean, *ends = (float(values[budget - 1]) for values in (curve.mean, curve.low, curve.high))
-                band = interval((ends[0], ends[1]), decimals, is_signed=False)
-                row[f"best of {budget}"] = f"{number(mean, decimals)}{NO_BREAK}{band}"
             # Cells whose searches ended early have no value for the larger budgets.
-            if curve.on_new_seeds is not None and budget <= len(curve.on_new_seeds):
-                again[f"best of {budget}"] = number(float(curve.on_new_seeds[budget - 1]), decimals)
+            if budget <= len(curve.mean):
+                place = budget - 1
+                band = interval((curve.low[place], curve.high[place]), decimals, is_signed=False)
+                row[f"best of {budget}"] = f"{number(curve.mean[place], decimals)}{NO_BREAK}{band}"
+                if curve.on_new_seeds is not None:
+                    again[f"best of {budget}"] = number(curve.on_new_seeds[place], decimals)
         rows += [row] if curve.on_new_seeds is None else [row, again]
     lacking = [f"{curve.label} {curve.num_without_value}" for curve in curves if curve.num_without_value]
-    counted = (
-        f" Trials without a value count as the worst finished one: {', '.join(lacking)}." if lacking else ""
-    )
     note = (
         f"Expected {result.study.objective.metric} of the best of so many trials, with the range of 95 % "
         f"of its resamples. The range describes these trials; it is no confidence interval. On new seeds: "
-        "what the best is expected to reach there, without the luck of the one seed that chose "
-        f"it.{counted}"
+        "what the best is expected to reach there, without the luck of the one seed that chose it."
     )
+    if lacking:
+        note += f" Trials without a value count as the worst finished one: {', '.join(lacking)}."
     return make_table(rows, notes=[note])
-
-
-def _param(value: Any) -> str:
-    if value is None:
-        return NOTHING
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 _NUM_NAMED = 4
@@ -128,11 +120,10 @@ def which_setting(result: RecordedResults) -> str:
     if not cells:
         return ""
     shown = [f"{cell.label}: {_leading(cell)}" for cell in cells[:_NUM_NAMED]]
-    more = (
-        f"; {count(len(cells) - _NUM_NAMED, 'further cell')} in the report" if len(cells) > _NUM_NAMED else ""
-    )
+    if more := cells[_NUM_NAMED:]:
+        shown.append(f"{count(len(more), 'further cell')} in the report")
     objective = result.study.objective.metric
-    return f"Which setting mattered for {objective} in these trials: {'; '.join(shown)}{more}."
+    return f"Which setting mattered for {objective} in these trials: {'; '.join(shown)}."
 
 
 def _leading(cell: CellSettings) -> str:
@@ -154,7 +145,7 @@ def importance_table(result: RecordedResults) -> Table | None:
     for cell in cells:
         settings = {setting.path: setting for setting in cell.settings}
         shares = {path: _share(settings.get(path)) for path in search.space}
-        rows.append({"cell": cell.label, "finished trials": str(cell.num_trials)} | shares)
+        rows.append({"cell": cell.label, "finished trials": cell.num_trials} | shares)
     caveats = grouped((caveat, cell.label) for cell in cells for caveat in cell.caveats)
     notes = [
         f"{'Every cell' if len(labels) == len(cells) else ', '.join(labels)}: {caveat}."
@@ -170,8 +161,8 @@ def importance_table(result: RecordedResults) -> Table | None:
     return make_table(rows, notes=[_NOTE, *notes, *without])
 
 
-def _share(setting: SearchedSetting | None) -> str:
+def _share(setting: SearchedSetting | None) -> str | None:
     if setting is None or setting.share is None:
-        return NOTHING
+        return None
     mark = f"{NO_BREAK}•" if setting.stands_out else ""
     return f"{number(setting.share, 2)}{NO_BREAK}({probability(setting.p)}){mark}"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import groupby
 from statistics import fmean, stdev
 
 from nlgraft.analysis.data.trials import CellResult
+from nlgraft.analysis.estimates.agreement import Agreement
 from nlgraft.analysis.estimates.comparison import ONE_SEED, Comparison
 from nlgraft.analysis.policy.claims import ClaimResult
 from nlgraft.analysis.policy.hypotheses import SystemScores
@@ -25,7 +26,7 @@ from nlgraft.analysis.rendering.typesetting import (
     number,
     probability,
 )
-from nlgraft.basics.wording import count
+from nlgraft.basics.wording import count, duration
 from nlgraft.study.data.claim import gain
 from nlgraft.study.data.design import level_text
 
@@ -109,10 +110,14 @@ def comparison_notes(compared: Compared, alpha: float, *, is_of_study: bool = Tr
 
 def scopes(compared: Compared) -> list[str]:
     """State what the intervals cover, for all at once if it is the same."""
+    named = [
+        (each.scope, ", ".join(each.trained_once), label)
+        for label, each in compared
+        if each.scope.startswith("seeds") and not each.is_exact
+    ]
     labels_of = grouped(
-        (_scope(comparison), label)
-        for label, comparison in compared
-        if comparison.scope.startswith("seeds") and not comparison.is_exact
+        (scope + (f"; not covered: {once}, trained once" if once else ""), label)
+        for scope, once, label in named
     )
     if len(labels_of) == 1 and all(comparison.scope != "segments" for _, comparison in compared):
         return [f"Intervals cover variation over {scope}." for scope in labels_of]
@@ -128,7 +133,7 @@ def covered(result: RecordedResults) -> str:
     if main not in result.metrics:
         return ""
     compared = [(each.a, each) for each in result.against_baseline(main) if each.ci is not None]
-    texts = [f"Intervals have {confidence(result.study.analysis.alpha)} confidence.", *scopes(compared)]
+    texts = [f"Intervals have {confidence(result.alpha)} confidence.", *scopes(compared)]
     if any(comparison.scope == "segments" for _, comparison in compared):
         texts.append(f"† {ONE_SEED}.")
     return " ".join(texts) if compared else ""
@@ -166,20 +171,17 @@ def signatures(result: RecordedResults) -> dict[str, list[str]]:
     return signed
 
 
-def _scope(comparison: Comparison) -> str:
-    once = ", ".join(comparison.trained_once)
-    return comparison.scope + (f"; not covered: {once}, trained once" if once else "")
-
-
 def column_decimals(result: RecordedResults, metric: str) -> int:
     """Choose the decimals of a metric by the means of all cells."""
     return num_decimals(cell.mean(metric) for cell in result.cells)
 
 
-def mean_and_std(cell: CellResult, metric: str, decimals: int) -> str:
-    """Format mean ± standard deviation over seeds of a metric."""
-    mean, std = cell.mean(metric), cell.std(metric)
-    return number(mean, decimals) + (f" ± {number(std, decimals)}" if std is not None else "")
+def mean_and_std(values: Collection[float], decimals: int) -> str:
+    """Format mean ± standard deviation of a metric over seeds."""
+    if not values:
+        return NOTHING
+    spread = f" ± {number(stdev(values), decimals)}" if len(values) > 1 else ""
+    return number(fmean(values), decimals) + spread
 
 
 def comparison_table(result: RecordedResults, metric: str) -> Table:
@@ -187,15 +189,15 @@ def comparison_table(result: RecordedResults, metric: str) -> Table:
     decimals = column_decimals(result, metric)
     rows, compared = [], []
     for cell in result.cells:
-        row: Row = {"cell": cell_entry(cell), "seeds": str(len(cell.measured(metric)))}
-        row[metric] = mean_and_std(cell, metric, decimals)
+        row: Row = {"cell": cell_entry(cell), "seeds": len(cell.measured(metric))}
+        row[metric] = mean_and_std(cell.values(metric).values(), decimals)
         if cell is not result.baseline and metric in result.metrics:
             comparison = result.compare(cell.cell, metric=metric)
             compared.append((cell.label, comparison))
-            row |= _comparison_row(comparison, decimals, result.study.analysis.alpha)
+            row |= _comparison_row(comparison, decimals, result.alpha)
         rows.append(row)
     reasons = [f"{cell.label}: {reason}" for cell in result.cells for reason in cell.reasons]
-    notes = comparison_notes(compared, result.study.analysis.alpha)
+    notes = comparison_notes(compared, result.alpha)
     floor = result.trivial if metric == result.main_metric else None
     floors = [] if floor is None else [f"{floor.output} has {number(floor.value, decimals)}."]
     return make_table(rows, notes=[*floors, *notes, *reasons])
@@ -213,13 +215,12 @@ def systems_table(systems: Sequence[SystemScores], notes: Sequence[str]) -> Tabl
         scores = list(group)
         decimals = num_decimals(fmean(system.values) for system in scores)
         for system in scores:
-            spread = f" ± {number(stdev(system.values), decimals)}" if len(system.values) > 1 else ""
             row: Row = {
                 "system": system.system,
                 "metric": metric,
                 "verdict": "the others are compared with it",
-                "seeds": str(len(system.values)),
-                "score": number(fmean(system.values), decimals) + spread,
+                "seeds": len(system.values),
+                "score": mean_and_std(system.values, decimals),
             }
             if (comparison := system.comparison) is not None:
                 compared.append((system.system, comparison))
@@ -229,6 +230,38 @@ def systems_table(systems: Sequence[SystemScores], notes: Sequence[str]) -> Tabl
     outputs = [sentence for _, comparison in compared if (sentence := _these_outputs(comparison))]
     marks = comparison_notes(compared, ALPHA, is_of_study=False)
     return make_table(rows, num_text=3, notes=[*notes, *outputs, *marks])
+
+
+def agreement_table(agreement: Agreement) -> Table:
+    """Tabulate how far scales agree with the largest one, and name the cheapest that is good enough."""
+    *_, (largest, largest_s) = agreement.seconds.items()
+    rows = [
+        {
+            "scale": row.scale,
+            "by": row.metric,
+            "agrees": number(row.share, 2),
+            "over seeds": interval(row.ci, 2, is_signed=False),
+            "arms": row.num_arms,
+            "seeds": " and ".join(map(str, row.num_seeds)),
+            "time": duration(agreement.seconds[row.scale]),
+            "of the largest": number(agreement.seconds[row.scale] / largest_s, 2) if largest_s else "",
+        }
+        for row in agreement.rows
+    ]
+    notes = [
+        f"Agrees: share of the pairs of arms that are ordered as by {agreement.target} of {largest}; chance "
+        "is 0.5. Over seeds: what other seeds would have shown of these arms; too narrow with two or three."
+    ]
+    cheapest = agreement.cheapest
+    if cheapest is None:
+        notes.append(f"No scale agrees in {agreement.threshold:g} of the pairs.")
+    else:
+        is_certain = cheapest.ci is not None and cheapest.ci[0] >= agreement.threshold
+        notes.append(
+            f"Cheapest that agrees in {agreement.threshold:g} of the pairs: {cheapest.scale} by "
+            f"{cheapest.metric}{'' if is_certain else '; other seeds could show less'}."
+        )
+    return make_table(rows, num_text=2, notes=notes)
 
 
 def _these_outputs(comparison: Comparison) -> str:
@@ -286,9 +319,9 @@ def _differences_table(
     if not differences:
         return None
     decimals = column_decimals(result, differences[0][2].metric)
-    alpha = result.study.analysis.alpha
+    alpha = result.alpha
     rows = [
-        words | {"seeds": str(comparison.num_seeds)} | _comparison_row(comparison, decimals, alpha)
+        words | {"seeds": comparison.num_seeds} | _comparison_row(comparison, decimals, alpha)
         for _, words, comparison in differences
     ]
     notes = comparison_notes([(name, comparison) for name, _, comparison in differences], alpha)
@@ -299,7 +332,8 @@ def metrics_table(result: RecordedResults, metrics: Sequence[str]) -> Table:
     """Tabulate mean ± standard deviation over seeds of several metrics, one row per cell."""
     decimals = {name: column_decimals(result, name) for name in metrics}
     return make_table(
-        {"cell": cell_entry(cell)} | {name: mean_and_std(cell, name, decimals[name]) for name in metrics}
+        {"cell": cell_entry(cell)}
+        | {name: mean_and_std(cell.values(name).values(), decimals[name]) for name in metrics}
         for cell in result.cells
     )
 
@@ -332,7 +366,7 @@ def length_table(result: RecordedResults) -> Table | None:
         for name, metric in shown.items():
             mean, base = cell.mean(name), result.baseline.mean(name)
             if metric.unit.startswith("share"):
-                row[name] = NOTHING if mean is None else f"{number(100 * mean, 1)} %"
+                row[name] = None if mean is None else f"{number(100 * mean, 1)} %"
                 continue
             change = ""
             if mean is not None and base and cell is not result.baseline:
@@ -369,7 +403,7 @@ def stability_table(result: RecordedResults) -> Table | None:
     rows = [
         {
             "cell": cell.label,
-            "seeds ended": str(cell.num_seeds),
+            "seeds ended": cell.num_seeds,
             "lost": _share(cell.lost, cell.num_seeds),
             "diverged": _share(cell.diverged, cell.num_seeds),
             "mean": number(cell.mean, decimals),
@@ -391,7 +425,7 @@ def _share(seeds: Sequence[int], among: int) -> str:
 def looks_table(result: RecordedResults) -> Table | None:
     """Tabulate how many seeds each cell got by the planned looks, and why no more; None without looks."""
     rows = [
-        {"cell": label, "seeds": str(stop.num_seeds), "no more because": stop.reason or NOTHING}
+        {"cell": label, "seeds": stop.num_seeds, "no more because": stop.reason or None}
         for label, stop in result.stops.items()
     ]
     return make_table(rows, num_text=3) if rows else None
@@ -404,12 +438,11 @@ def trials_table(result: RecordedResults) -> Table:
     rows = []
     for trial in result.trials:
         record = trial.record
-        stages = [] if record is None else record.stages
-        decisions = ", ".join(f"{stage['name']}: {stage['decision']}" for stage in stages)
-        reasons = "\n".join(f"{stage['name']}: {stage.get('reason', '')}" for stage in stages)
+        decisions = ", ".join(f"{stage['name']}: {stage['decision']}" for stage in trial.stages)
+        reasons = "\n".join(f"{stage['name']}: {stage.get('reason', '')}" for stage in trial.stages)
         row: Row = {
             "cell": trial.cell.label,
-            "seed": str(trial.seed),
+            "seed": trial.seed,
             "kind": trial.kind if trial.number is None else f"search {trial.number}",
             "state": Entry(trial.state, trial.state, trial.reason),
             "stages": Entry(decisions or NOTHING, "", reasons),
@@ -457,12 +490,13 @@ def _comparison_row(comparison: Comparison, decimals: int, alpha: float) -> Row:
         hint = f"not corrected: p = {probability(comparison.p_equal)}"
         equal = Entry(probability(comparison.p_equal_holm) + star, "", hint)
         row = {"verdict": Entry(comparison.verdict, kind)} | row | {"p (equal)": equal}
-    detectable, needed = number(comparison.smallest_detectable, decimals), comparison.seeds_needed
+    detectable = number(comparison.smallest_detectable, decimals)
     if comparison.detectable_ci is not None and comparison.num_seeds < FEW_SEEDS:
         low, high = (number(end, decimals) for end in comparison.detectable_ci)
         detectable = f"{low}{NO_BREAK}to{NO_BREAK}{high}"
     # A column that no row fills is left out.
-    return row | {"detectable": detectable} | ({} if needed is None else {"seeds needed": str(needed)})
+    needed = comparison.seeds_needed
+    return row | {"detectable": detectable} | ({} if needed is None else {"seeds needed": needed})
 
 
 def _claim_figures(claim: ClaimResult) -> Row:
@@ -473,7 +507,7 @@ def _claim_figures(claim: ClaimResult) -> Row:
     if comparison.difference is not None:
         ends = f" {interval(comparison.ci, decimals)}" if comparison.ci is not None else ""
         measured += f" ({number(comparison.difference, decimals, is_signed=True)}{ends})"
-    published = _against(claim.figures, decimals) if claim.figures else NOTHING
+    published = _against(claim.figures, decimals) or NOTHING
     if len(claim.figures) > 1:
         published += f" ({number(gain(claim.figures), decimals, is_signed=True)})"
     return {"ours": measured, "published": published}

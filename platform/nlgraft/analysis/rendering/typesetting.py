@@ -72,8 +72,8 @@ class Entry:
     hint: str = ""
 
 
-Row = dict[str, Entry | str]
-"""Entries by the titles of their columns."""
+Row = dict[str, Entry | str | int | None]
+"""Entries by the titles of their columns; None for a dash."""
 
 
 @dataclass(frozen=True)
@@ -125,14 +125,21 @@ def column_groups(widths: Sequence[int], most: int) -> list[list[int]]:
 
 
 def make_table(
-    rows: Iterable[Mapping[str, Entry | str]], num_text: int = 1, notes: Sequence[str] = ()
+    rows: Iterable[Mapping[str, Entry | str | int | None]], num_text: int = 1, notes: Sequence[str] = ()
 ) -> Table:
     """Build a table from rows; columns are in the order of their first entry, what a row lacks is a dash."""
     rows = list(rows)
     header = tuple(dict.fromkeys(chain.from_iterable(rows)))
-    entries = ([row.get(title, NOTHING) for title in header] for row in rows)
-    full = tuple(tuple(part if isinstance(part, Entry) else Entry(part) for part in row) for row in entries)
-    return Table(header, full, num_text, tuple(notes))
+    return Table(
+        header,
+        tuple(tuple(_entry(row.get(title)) for title in header) for row in rows),
+        num_text,
+        tuple(notes),
+    )
+
+
+def _entry(value: Entry | str | int | None) -> Entry:
+    return value if isinstance(value, Entry) else Entry(NOTHING if value is None else str(value))
 
 
 def grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:

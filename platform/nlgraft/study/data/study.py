@@ -356,6 +356,11 @@ class Objective(Part):
     direction: Literal["maximize", "minimize"]
     """Must agree with the metric's own."""
 
+    @property
+    def sign(self) -> float:
+        """Factor by which more is better: 1.0, or -1.0."""
+        return 1.0 if self.direction == "maximize" else -1.0
+
 
 class Budget(Part):
     """Limits after which a run starts no more trials."""

@@ -132,11 +132,10 @@ def best_proposal(objective: Objective, proposals: Iterable[Proposal]) -> Propos
 
     The earlier one at a tie; None when no trial finished with a finite value.
     """
-    sign = 1.0 if objective.direction == "maximize" else -1.0
 
     def value(proposal: Proposal) -> float:
         assert proposal.record is not None
-        return sign * proposal.record.metrics.get(objective.metric, math.nan)
+        return objective.sign * proposal.record.metrics.get(objective.metric, math.nan)
 
     # A stopped trial has a last value too, but of an early step: it never wins.
     ended = [p for p in proposals if p.record is not None and p.record.state == "finished"]
