@@ -18,8 +18,9 @@ from nlgraft.training.views import Encoded
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from tests.tensors import differing
 from trainables.embedding_transfer.config import SegmentationRates
-from trainables.embedding_transfer.generator_data import ChangedPairs, ChangedSide
-from trainables.embedding_transfer.generator_training import (
+from trainables.embedding_transfer.generators import (
+    ChangedPairs,
+    ChangedSide,
     EmbeddingGenerator,
     FrozenSeq2Seq,
     GeneratorModel,

@@ -11,6 +11,7 @@ from pydantic import Field, ValidationError
 from nlgraft.basics.strict_config import GIVEN, Condition, ReadWhen, StrictConfig
 from nlgraft.nn.model_config import ArchitectureConfig, BeamSearchConfig
 from nlgraft.stages.config_parts import (
+    VECTOR_METHODS,
     MaskedLMConfig,
     PhaseConfig,
     ScoreConfig,
@@ -49,7 +50,8 @@ Method = Literal[
     "patt_eg",
 ]
 
-TRAINED_METHODS: dict[str, Literal["att", "patt"]] = {"att_eg": "att", "patt_eg": "patt"}
+GeneratorKind = Literal["att", "patt"]
+TRAINED_METHODS: dict[str, GeneratorKind] = {"att_eg": "att", "patt_eg": "patt"}
 """Methods whose generator has parameters, with its kind."""
 SIMILAR_METHODS = ("avg_eg", *TRAINED_METHODS)
 """Methods that generate embeddings from similar tokens."""
@@ -61,13 +63,6 @@ UNTRAINED_METHODS = ("single_run", "untrained")
 """Methods that start from a randomly initialised model."""
 KEPT_METHODS = (*UNTRAINED_METHODS, "pretrain_finetune", "bpe_dropout", *PRETRAINED_VOCABULARIES)
 """Methods that keep the vocabulary of the model they finetune."""
-VECTOR_METHODS: dict[str, tuple[Literal["skipgram", "cbow"], tuple[str, ...]]] = {
-    "word2vec": ("skipgram", ("new",)),
-    "cbow": ("cbow", ("new",)),
-    "focus": ("skipgram", ("new",)),
-    "wechsel": ("skipgram", ("new", "old")),
-}
-"""Methods that use token vectors learned from text: kind of the vectors, and vocabularies that need them."""
 STREAMS = {"encoder": "source 0", "decoder": "target"}
 """Stream of the encoded text that is the input of each side of the model."""
 

@@ -30,14 +30,12 @@ from nlgraft.training.weights import MODEL_FILE, carry_over, load_weights
 from nlgraft.vocab.methods.interface import Method
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from trainables.embedding_transfer.config import STREAMS
-from trainables.embedding_transfer.generator_data import (
+from trainables.embedding_transfer.generators import (
     DEV_EPOCH,
     ChangedData,
     ChangedLines,
     ChangedPairs,
     ChangedSide,
-)
-from trainables.embedding_transfer.generator_training import (
     EmbeddingGenerator,
     FrozenMaskedLM,
     FrozenModel,
@@ -66,7 +64,6 @@ def train_generator(context: StageContext) -> None:
         settings.distillation_lambda,
         settings.train.label_smoothing,
         settings.train.smoothing_kind,
-        has_prediction=body.can_predict,
     )
     sides = {
         side: ChangedSide(load_vocabulary(inputs.tokenizers[side]), settings.rates[side], table, settings.cap)
@@ -128,8 +125,7 @@ def _data(
         _, masked = masked_spans(View(), encoded, settings.masked_spans, tokenizers)
         source = masked.epoch(DEV_EPOCH, seed)
         encoded = Encoded({**encoded.streams, STREAMS["encoder"]: source})
-    view = settings.view or View()
-    return ChangedPairs(encoded, view, batch_tokens, sides, seed=seed, max_tokens=max_tokens)
+    return ChangedPairs(encoded, settings.view, batch_tokens, sides, seed=seed, max_tokens=max_tokens)
 
 
 def _dev_losses(model: Any, objective: GeneratorObjective, dev: ChangedData, device: str) -> dict[str, float]:

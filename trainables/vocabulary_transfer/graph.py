@@ -13,7 +13,16 @@ from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.stages import masked_lm_graph as masked_pieces
 from nlgraft.stages import seq2seq_graph as pieces
 from nlgraft.stages.masked_lm_graph import MaskedText, ScoreClassifierInputs, TrainMaskedSettings
-from nlgraft.stages.stage_kind import Inputs, NoSettings, Settings, StageKind, T
+from nlgraft.stages.stage_kind import (
+    SIDE,
+    Inputs,
+    NoSettings,
+    Settings,
+    StageKind,
+    T,
+    exchanged,
+    transfer_plan,
+)
 from nlgraft.text.corpus_config import AnyCorpus
 from trainables.vocabulary_transfer.config import KEPT, PLAN_METHODS, SCRATCH, Config, SplitConfig
 
@@ -134,13 +143,9 @@ class _Builder:
             return masked_pieces.begun_masked_lm(
                 "fresh", self.config.masked_lm, self.text.tokenizer, max_tokens=self.limit, seed=self.seed
             )
-        return masked_pieces.exchanged_masked_lm(
-            self.pretrained,
-            self.old,
-            self.text.tokenizer,
-            method=PLAN_METHODS.get(self.method, self.method),
-            seed=self.seed,
-        )
+        method, new = PLAN_METHODS.get(self.method, self.method), {SIDE: self.text.tokenizer}
+        plans = transfer_plan(self.pretrained, {SIDE: self.old}, new, method, seed=self.seed)
+        return exchanged(self.pretrained, plans)
 
     @cached_property
     def body(self) -> Stage:
