@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -32,7 +33,7 @@ from nlgraft.stages.run.exchange_stages import TABLES
 from nlgraft.stages.stage_kind import SIDE
 from nlgraft.text.batches import LengthBatches
 from nlgraft.training.losses import Loss, smoothed_cross_entropy
-from nlgraft.training.masked_text import MaskedLine, Masker, labels_of
+from nlgraft.training.masked_text import MaskedLine, Masker
 from nlgraft.training.seeds import generator_for
 from nlgraft.training.train_config import SmoothingKind, View
 from nlgraft.training.views import Encoded, IntArray, Seq2SeqData
@@ -220,8 +221,9 @@ class ChangedSide:
         start, original_words = 0, self.words(ids)
         for word, count in Counter(original_words).items():
             end = start + count
-            is_fixed = any(is_kept[start:end])
-            changed = ids[start:end] if is_fixed else self._change_word(ids[start:end], generator.random)
+            changed: Sequence[int | Tok] = ids[start:end]
+            if not any(is_kept[start:end]):
+                changed = self._change_word(ids[start:end], generator.random)
             tokens.extend(changed)
             numbers.extend([word] * len(changed))
             start = end
@@ -229,20 +231,15 @@ class ChangedSide:
 
     def _change_word(self, ids: Sequence[int], draw: Callable[[], float]) -> list[int | Tok]:
         """Split tokens of a word; where none was split, merge some."""
-        pieces = [self._split(identity, draw) for identity in ids]
+        pieces = [piece for identity in ids for piece in self._split(identity, draw)]
         # A word is not merged as well, which could undo its cuts.
-        if any(len(parts) > 1 for parts in pieces):
-            changed: list[int | Tok] = []
-            for identity, parts in zip(ids, pieces, strict=True):
-                changed.extend([identity] if len(parts) < 2 else map(self._id_or_token, parts))
-            return changed
-        return self._merge(ids, draw)
+        return pieces if len(pieces) > len(ids) else self._merge(ids, draw)
 
-    def _split(self, identity: int, draw: Callable[[], float]) -> list[Tok]:
+    def _split(self, identity: int, draw: Callable[[], float]) -> list[int | Tok]:
         boundaries, rates = self._boundaries[identity], self._rates
         num_chars = len(boundaries) + 1
         if num_chars < rates.min_split_chars or draw() >= rates.split:
-            return []
+            return [identity]
         tok = self.vocabulary.token(identity)
         cuts: list[int] = []
         for index, offset in enumerate(boundaries):
@@ -255,30 +252,41 @@ class ChangedSide:
             # a piece with an embedding of its own would give the generator nothing to learn
             if self.vocabulary.find(piece) is None:
                 cuts.append(offset)
-        return split_tok(tok, cuts)
+        return [*map(self._id_or_token, split_tok(tok, cuts))] if cuts else [identity]
 
     def _merge(self, ids: Sequence[int], draw: Callable[[], float]) -> list[int | Tok]:
-        changed: list[int | Tok] = []
-        start = 0
-        while start < len(ids):
-            end = start + 1
-            while end < len(ids) and self._is_joinable(ids[end - 1 : end + 1]) and draw() < self._rates.merge:
-                end += 1
-            if end == start + 1:
-                changed.append(ids[start])
+        is_normal = self.vocabulary.is_normal
+        groups = [[ids[0]]]
+        for before, identity in pairwise(ids):
+            if is_normal[before] and is_normal[identity] and draw() < self._rates.merge:
+                groups[-1].append(identity)
             else:
-                changed.append(self._id_or_token(merge_toks([*map(self.vocabulary.token, ids[start:end])])))
-            start = end
-        return changed
-
-    def _is_joinable(self, ids: Sequence[int]) -> bool:
-        toks = [self.vocabulary.tokens[identity] for identity in ids]
-        return all(tok is not None and tok.kind is Kind.NORMAL for tok in toks)
+                groups.append([identity])
+        merged: list[int | Tok] = []
+        for group in groups:
+            if len(group) == 1:
+                merged.append(group[0])
+            else:
+                merged.append(self._id_or_token(merge_toks([*map(self.vocabulary.token, group)])))
+        return merged
 
     def _id_or_token(self, tok: Tok) -> int | Tok:
         """Return the id of a token that is in the vocabulary, else the token itself."""
         identity = self.vocabulary.find(tok)
         return tok if identity is None else identity
+
+    def ids(self, tokens: Sequence[int | Tok], numbers: dict[Tok, int]) -> list[int]:
+        """Give the new tokens of a sentence the ids V, V + 1, ... in order of appearance in a batch.
+
+        Args:
+            tokens: The sentence.
+            numbers: Numbers of the new tokens so far; those of this sentence are added.
+        """
+        size = len(self.vocabulary)
+        return [
+            size + numbers.setdefault(token, len(numbers)) if isinstance(token, Tok) else token
+            for token in tokens
+        ]
 
 
 @dataclass(frozen=True)
@@ -356,24 +364,20 @@ class ChangedData(ABC):
     def numbered(
         self, sentences: Mapping[str, Sequence[ChangedSentence]]
     ) -> tuple[dict[str, list[list[int]]], dict[str, NewTokens]]:
-        """Give the new tokens of a batch the ids V, V + 1, ... of their tables, in order of appearance.
+        """Give ids to the new tokens of a batch.
 
         Returns:
             Ids of each sentence, by side, and the new tokens, by table.
         """
-        numbers: dict[str, dict[Tok, int]] = {side.table: {} for side in self._sides.values()}
+        tables = {side.table: side for side in self._sides.values()}
+        numbers: dict[str, dict[Tok, int]] = {table: {} for table in tables}
         ids = {}
         for name, side in self._sides.items():
-            of_table, size = numbers[side.table], len(side.vocabulary)
-            ids[name] = [
-                [
-                    size + of_table.setdefault(token, len(of_table)) if isinstance(token, Tok) else token
-                    for token in sentence.tokens
-                ]
-                for sentence in sentences[name]
-            ]
-        finders = {side.table: side.similar for side in self._sides.values()}
-        return ids, {table: NewTokens.of([*map(finders[table], tokens)]) for table, tokens in numbers.items()}
+            ids[name] = [side.ids(sentence.tokens, numbers[side.table]) for sentence in sentences[name]]
+        new_tokens = {}
+        for table, side in tables.items():
+            new_tokens[table] = NewTokens.of([*map(side.similar, numbers[table])])
+        return ids, new_tokens
 
 
 class ChangedPairs(ChangedData):
@@ -459,56 +463,52 @@ class ChangedLines(ChangedData):
 
     def batch(self, rows: IntArray, epoch: int) -> ChangedBatch:
         """Make the batch of some rows."""
-        numbers, special = rows.tolist(), self._masker.ids
-        lines = [self._masker.line(row, epoch) for row in numbers]
+        numbers, masker = rows.tolist(), self._masker
+        lines = [masker.line(row, epoch) for row in numbers]
         sentences = [
             self.change(SIDE, row, epoch, line.tokens, line.is_predicted)
             for row, line in zip(numbers, lines, strict=True)
         ]
         ids, new_tokens = self.numbered({SIDE: sentences})
         draws = [generator_for(self._seed, "new", epoch, row) for row in numbers]
-        masked = [*map(self._masked, lines, sentences, ids[SIDE], draws)]
-        inputs, labels, words = zip(*masked, strict=True)
-        changed = MaskedBatch.of(
-            [[special.begin, *line, special.end] for line in inputs], labels, special.pad
-        )
-        original_words = _word_numbers([each.original_words for each in sentences], 1, 1)
+        changed_lines, words = zip(*map(self._masked, lines, sentences, ids[SIDE], draws), strict=True)
+        original_words = [sentence.original_words for sentence in sentences]
         return ChangedBatch(
-            self._masker.batch(rows, epoch),
-            changed,
+            masker.pack(lines),
+            masker.pack(changed_lines),
             new_tokens,
-            {SIDE: original_words},
+            {SIDE: _word_numbers(original_words, 1, 1)},
             {SIDE: _word_numbers(words, 1, 1)},
         )
 
     def _masked(
-        self, line: MaskedLine, changed: ChangedSentence, ids: Sequence[int], generator: np.random.Generator
-    ) -> tuple[list[int], list[int], list[int]]:
+        self, line: MaskedLine, changed: ChangedSentence, ids: list[int], generator: np.random.Generator
+    ) -> tuple[MaskedLine, list[int]]:
         """Mask some new tokens of a perturbed line, and reapply the line's own masks.
 
         Returns:
-            What the model reads, the labels with begin and end, and the word numbers.
+            The perturbed line, and its word numbers.
         """
         pieces = [*zip(changed.original_words, line.inputs, line.is_predicted, strict=True)]
         kept = {word for word, _, is_predicted in pieces if is_predicted}
         # kept words have the same tokens in both segmentations, so their masks are copied token by token
-        waiting = iter([(read, is_predicted) for word, read, is_predicted in pieces if word in kept])
+        waiting = iter([piece for piece in pieces if piece[0] in kept])
         size = len(self._sides[SIDE].vocabulary)
         inputs: list[int] = []
         predicted: list[bool] = []
         masked_once: set[int] = set()
         draws = generator.random(len(ids)).tolist()
         for identity, word, draw in zip(ids, changed.words, draws, strict=True):
+            read, is_predicted = identity, False
             if word in kept:
-                read, is_predicted = next(waiting)
-            else:
-                is_predicted = identity >= size and draw < self._new_mask_rate
-                read = self._masker.ids.mask if is_predicted else identity
-                masked_once |= {word} if is_predicted else set()
+                _, read, is_predicted = next(waiting)
+            elif identity >= size and draw < self._new_mask_rate:
+                read, is_predicted = self._masker.ids.mask, True
+                masked_once.add(word)
             inputs.append(read)
             predicted.append(is_predicted)
         words = [NO_WORD if word in masked_once else word for word in changed.words]
-        return inputs, labels_of(ids, predicted), words
+        return MaskedLine(ids, inputs, predicted), words
 
 
 def _word_numbers(words: Sequence[Sequence[int]], num_before: int, num_after: int) -> Tensor:
@@ -700,15 +700,11 @@ class GeneratorObjective:
     def distillation(self, model: Any, batch: ChangedBatch, reading: Reading) -> Tensor:
         """Compute L_d of each sentence, without lambda, summed over the perturbed sides: [B]."""
         taught = model.teach(batch)
-        total_B = torch.zeros_like(reading.num_targets, dtype=torch.float32)
+        losses = []
         for side, original_words in batch.original_words.items():
-            total_B = total_B + distillation_loss(
-                taught[side].float(),
-                original_words,
-                reading.states[side].float(),
-                batch.changed_words[side],
-            )
-        return total_B
+            teacher, student = taught[side].float(), reading.states[side].float()
+            losses.append(distillation_loss(teacher, original_words, student, batch.changed_words[side]))
+        return torch.stack(losses).sum(0)
 
 
 def word_means(states_BTD: Tensor, words_BT: Tensor, num_words: int) -> tuple[Tensor, Tensor]:
@@ -749,7 +745,7 @@ def distillation_loss(
     num_words = int(torch.maximum(teacher_words_BT.max(), student_words_BS.max())) + 1
     if num_words == 0:
         return student_BSD.new_zeros(student_BSD.shape[0])
-    teacher_BWD, _ = word_means(teacher_BTD.to(student_BSD.dtype), teacher_words_BT, num_words)
+    teacher_BWD, _ = word_means(teacher_BTD, teacher_words_BT, num_words)
     student_BWD, present_BW = word_means(student_BSD, student_words_BS, num_words)
     distance_BW = (teacher_BWD - student_BWD).square().sum(2)
     return (distance_BW * present_BW).sum(1) / present_BW.sum(1).clamp(min=1)

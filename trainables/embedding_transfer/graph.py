@@ -7,8 +7,7 @@ same encoded text, and only ``att_eg`` and ``patt_eg`` depend on the generator's
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, Literal
 
@@ -31,6 +30,7 @@ from nlgraft.stages.stage_kind import (
     StageKind,
     T,
     TrainingSettings,
+    TrialStages,
     VectorInputs,
     VectorSettings,
     exchanged,
@@ -126,25 +126,12 @@ SOURCE, TARGET = STREAMS["encoder"], STREAMS["decoder"]
 
 
 def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageGraph:
-    """Build the stage graph of a trial.
-
-    Args:
-        config: Everything the trial depends on.
-        seed: Of the finetuning and of rows drawn at random; of the pretraining and the generator too where
-            the config says is_per_seed.
-        splits: Splits of the downstream corpus to translate and score.
-
-    Returns:
-        The graph; its result holds the scores of every split.
-
-    Raises:
-        DataError: A corpus or a checkpoint is missing.
-    """
+    """Build the stage graph of a trial, see ``TrialStages.graph``."""
     trial = _TranslationTrial if config.masked_lm is None else _MaskedLMTrial
-    return StageGraph(trial(config, seed).scores(splits))
+    return trial.graph(config, seed=seed, splits=splits)
 
 
-class _Trial(ABC):
+class _Trial(TrialStages[Config]):
     """Makes the stages of one trial, each once: here the exchange, which both kinds of model have."""
 
     sides: tuple[str, ...] = (SIDE,)
@@ -165,14 +152,10 @@ class _Trial(ABC):
     """The vocabularies of the finetuned model, by stream."""
 
     def __init__(self, config: Config, seed: int) -> None:
-        self.config, self.seed = config, seed
+        super().__init__(config, seed)
         self.method = config.transfer.method
         self.upstream_seed = config.upstream.seed_of(seed)
         self.is_exchanged = self.method not in KEPT_METHODS
-
-    @abstractmethod
-    def scores(self, splits: Sequence[str]) -> Stage:
-        """The last stage: all scores of the trial."""
 
     def _by_side(self, tokenizers: Mapping[str, Stage]) -> dict[str, Stage]:
         return {side: tokenizers[STREAMS[side]] for side in self.sides}
@@ -268,7 +251,7 @@ class _MaskedLMTrial(_Trial):
             model, train, text, max_tokens=limit, seed=self.upstream_seed
         )
 
-    def scores(self, splits: Sequence[str]) -> Stage:
+    def scores(self, splits: tuple[str, ...]) -> Stage:
         """Continue the training on downstream text; score the result."""
         model, text = self.model, self.downstream_text
         settings = TrainMaskedSettings(
@@ -450,7 +433,7 @@ class _TranslationTrial(_Trial):
 
     # --- scores -----------------------------------------------------------------------------------------
 
-    def scores(self, splits: Sequence[str]) -> Stage:
+    def scores(self, splits: tuple[str, ...]) -> Stage:
         """Translate and score with the finetuned model, and with the pretrained one if it translates."""
         decode, score = self.config.decode, self.config.score
         further = {}

@@ -140,24 +140,19 @@ def _dev_losses(model: Any, objective: GeneratorObjective, dev: ChangedData, dev
     return {f"generator/dev_{name}": total / tokens for name, total in sums.items()}
 
 
-def read_generators(directory: Path) -> dict[str, EmbeddingGenerator]:
-    """Read generators by table; a table shared by both sides is filed under the decoder."""
-    generators = {}
-    for name, weight in load_weights(directory / MODEL_FILE).items():
-        table = name.split(".")[1]  # of generators.TABLE.weight
-        generators[table] = EmbeddingGenerator("att" if weight.ndim == 1 else "patt", weight.shape[-1])
-        generators[table].load_state_dict({"weight": weight})
-    return generators
-
-
 def plan_by_generator(context: StageContext) -> None:
     """Plan the rows of each side's new vocabulary by trained generators."""
     settings, inputs = GENERATED_PLAN.read(context)
-    generators = read_generators(inputs.generator)
+    # by table, of generators.TABLE.weight
+    weights = {
+        name.split(".")[1]: weight for name, weight in load_weights(inputs.generator / MODEL_FILE).items()
+    }
 
     def method(side: str, table: Tensor) -> Method:
         # a single generator serves both sides of a shared table, or the only side of a masked LM
-        generator = generators[side] if side in generators else next(iter(generators.values()))
+        weight = weights[side] if side in weights else next(iter(weights.values()))
+        generator = EmbeddingGenerator("att" if weight.ndim == 1 else "patt", weight.shape[-1])
+        generator.load_state_dict({"weight": weight})
         return generator_method(settings.method, generator, table)
 
     write_plans(context, settings, inputs, method)
@@ -224,8 +219,9 @@ def independent_config(
             # our two-tower encoder expects an end token on both sides of every sentence
             prepend_id=EOS if side == "encoder" else None,
         )
+        changes[f"{name}_context"] = f"{name}_layers"
         # the small encoder scales its own table; scaling its output again would be twice
-        changes |= {f"{name}_context": f"{name}_layers", f"has_{name}_scale": False}
+        changes[f"has_{name}_scale"] = False
     tying = "none" if "decoder" in sides else config.tying
     changes["tying"] = "decoder" if tying == "all" else tying
     return TransformerConfig(**dict(config) | changes)

@@ -12,7 +12,7 @@ from dataclasses import field
 from functools import cached_property
 
 from nlgraft.nn.model_config import LlamaConfig
-from nlgraft.pipeline.stage import Stage, StageGraph
+from nlgraft.pipeline.stage import Stage
 from nlgraft.stages import seq2seq_graph as pieces
 from nlgraft.stages.config_parts import VectorKind
 from nlgraft.stages.masked_lm_graph import CHECKPOINT_TOKENIZER
@@ -31,6 +31,7 @@ from nlgraft.stages.stage_kind import (
     TokenizedInputs,
     TrainingSettings,
     TrainLanguageModelInputs,
+    TrialStages,
     VectorInputs,
     VectorSettings,
     exchanged,
@@ -53,24 +54,6 @@ from trainables.llm_vocabulary.config import (
 )
 
 
-def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageGraph:
-    """Build the stage graph of a trial.
-
-    Args:
-        config: Everything the trial depends on.
-        seed: Of the further training and of the rows that are drawn; of the pretraining too where the config
-            says is_per_seed.
-        splits: Splits to score.
-
-    Returns:
-        The graph; its result holds the scores.
-
-    Raises:
-        DataError: A corpus or a checkpoint is missing.
-    """
-    return StageGraph(_Builder(config, seed).scores(splits))
-
-
 def _line_text(name: str, corpus: Stage, tokenizer: Stage) -> TokenizedText:
     """Encode whole lines of a corpus, those of targets too."""
     inputs = TokenizedInputs(corpus=corpus, tokenizer=tokenizer)
@@ -88,12 +71,11 @@ def _released(name: str, tokenizer_name: str, config: ModelConfig) -> tuple[Stag
     )
 
 
-class _Builder:
-    """Makes the stages of one trial, each once."""
+class _Trial(TrialStages[Config]):
+    """The stages of one trial."""
 
     def __init__(self, config: Config, seed: int) -> None:
-        self.config = config
-        self.seed = seed
+        super().__init__(config, seed)
         self.change = config.vocabulary.change
         self.is_changed = self.change != "none"
         self.has_new_rows = self.change in WITH_NEW_ROWS
@@ -373,6 +355,9 @@ class _Builder:
             caught_up = CatchUpInputs(trained=self.model, reference=self._kept)
             stages["catch_up"] = CATCH_UP.stage("catch_up", NoSettings(), caught_up)
         return stages
+
+
+stage_graph = _Trial.graph
 
 
 # Settings and inputs of the stages that only this system has. No torch.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cached_property
 
-from nlgraft.pipeline.stage import Stage, StageGraph
+from nlgraft.pipeline.stage import Stage
 from nlgraft.stages import masked_lm_graph as masked_pieces
 from nlgraft.stages import seq2seq_graph as pieces
 from nlgraft.stages.masked_lm_graph import MaskedText, ScoreClassifierInputs, TrainMaskedSettings
@@ -20,6 +20,7 @@ from nlgraft.stages.stage_kind import (
     Settings,
     StageKind,
     T,
+    TrialStages,
     exchanged,
     transfer_plan,
 )
@@ -27,30 +28,11 @@ from nlgraft.text.corpus_config import AnyCorpus
 from trainables.vocabulary_transfer.config import KEPT, PLAN_METHODS, SCRATCH, Config, SplitConfig
 
 
-def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageGraph:
-    """Build the stage graph of a trial.
-
-    Args:
-        config: Everything the trial depends on.
-        seed: Of the classifier, the further masked-LM training and the rows that are drawn; of the
-            pretraining too where the config says is_per_seed.
-        splits: Splits to score.
-
-    Returns:
-        The graph; its result holds the scores.
-
-    Raises:
-        DataError: A corpus or a checkpoint is missing.
-    """
-    return StageGraph(_Builder(config, seed).scores(splits))
-
-
-class _Builder:
-    """Makes the stages of one trial, each once."""
+class _Trial(TrialStages[Config]):
+    """The stages of one trial."""
 
     def __init__(self, config: Config, seed: int) -> None:
-        self.config = config
-        self.seed = seed
+        super().__init__(config, seed)
         self.method = config.transfer.method
         self.limit = config.data.max_tokens
 
@@ -176,6 +158,9 @@ class _Builder:
             "speed": SPEED.stage("speed", NoSettings(), read),
         }
         return masked_pieces.classifier_scores(replace(read, further=further), splits)
+
+
+stage_graph = _Trial.graph
 
 
 def _have_one_origin(*corpora: AnyCorpus) -> bool:

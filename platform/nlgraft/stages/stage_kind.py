@@ -20,6 +20,7 @@ the directories of the artifacts.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Generic, Literal, TypeVar, dataclass_transform
@@ -28,7 +29,7 @@ from nlgraft.basics.errors import ContractError
 from nlgraft.basics.strict_config import StrictConfig
 from nlgraft.nn.context_config import LanguageModelConfig
 from nlgraft.pipeline.fingerprint import canonical_json
-from nlgraft.pipeline.stage import Stage, StageContext, Work
+from nlgraft.pipeline.stage import Stage, StageContext, StageGraph, Work
 from nlgraft.stages.config_parts import VECTOR_METHODS, VectorKind, VectorsConfig
 from nlgraft.text.corpus_config import Split
 from nlgraft.text.tokenizer_config import LearnedTokenizerConfig
@@ -37,6 +38,7 @@ from nlgraft.training.train_config import PRECISION_INPUT, TrainConfig
 T = TypeVar("T")
 SettingsT = TypeVar("SettingsT", bound="Settings")
 InputsT = TypeVar("InputsT", bound="Inputs[Any]")
+ConfigT = TypeVar("ConfigT")
 
 
 class Settings(StrictConfig):
@@ -155,6 +157,35 @@ class StageKind(Generic[SettingsT, InputsT]):
             return self.inputs(**directories)
         except TypeError as error:
             raise ContractError(f"stage {context.stage.name}: inputs of {self.run}: {error}") from error
+
+
+class TrialStages(ABC, Generic[ConfigT]):
+    """Makes the stages of one trial, each once; a system derives its own and exports its ``graph``."""
+
+    def __init__(self, config: ConfigT, seed: int) -> None:
+        self.config, self.seed = config, seed
+
+    @classmethod
+    def graph(cls, config: ConfigT, *, seed: int, splits: tuple[str, ...]) -> StageGraph:
+        """Build the stage graph of a trial.
+
+        Args:
+            config: Everything the trial depends on.
+            seed: Of all that is trained or drawn for the trial alone; of models that trials share too where
+                the config says is_per_seed.
+            splits: Splits to score.
+
+        Returns:
+            The graph; its result holds the scores of every split.
+
+        Raises:
+            DataError: A corpus or a checkpoint is missing.
+        """
+        return StageGraph(cls(config, seed).scores(splits))
+
+    @abstractmethod
+    def scores(self, splits: tuple[str, ...]) -> Stage:
+        """The last stage: all scores of the trial."""
 
 
 # Kinds that several graphs share: text, trainings, language models, exchanges of a vocabulary.
