@@ -183,8 +183,8 @@ def changed_data(
 ):
     masking = MaskingConfig(rate=mask_rate, unit=unit)
     masker = Masker(tokenizer.encode(LINES * 4, 30), tokenizer.ids, masking, seed)
-    side = ChangedSide(tokenizer.vocabulary, rates, SIDE, 10)
-    return ChangedLines(masker, 200, new_mask_rate, side, max_tokens)
+    side = ChangedSide(tokenizer.vocabulary, rates, SIDE, 10, max_tokens)
+    return ChangedLines(masker, 200, new_mask_rate, side)
 
 
 def generators(body, kind="patt"):

@@ -32,6 +32,7 @@ from nlgraft.nn.model import Seq2Seq
 from nlgraft.stages.run.exchange_stages import TABLES
 from nlgraft.stages.stage_kind import SIDE
 from nlgraft.text.batches import LengthBatches
+from nlgraft.text.corpus_config import PAD
 from nlgraft.training.losses import Loss, smoothed_cross_entropy
 from nlgraft.training.masked_text import MaskedLine, Masker
 from nlgraft.training.seeds import generator_for
@@ -142,17 +143,21 @@ def generator_method(name: str, generator: EmbeddingGenerator, table_VD: Tensor)
 # Text in perturbed segmentations.
 
 
+Piece = int | Tok
+"""A vocabulary id, or an out-of-vocabulary token, whose embedding is to be generated."""
+
+
 @dataclass(frozen=True)
 class ChangedSentence:
     """A sentence in another segmentation.
 
     Attributes:
-        tokens: Vocabulary ids, or out-of-vocabulary tokens, whose embeddings are to be generated.
+        tokens: Its tokens.
         words: Word number of each token.
         original_words: Word number of each token of the segmentation before.
     """
 
-    tokens: list[int | Tok]
+    tokens: list[Piece]
     words: list[int]
     original_words: list[int]
 
@@ -176,11 +181,23 @@ class ChangedSide:
         rates: SegmentationRates,
         table: str = SIDE,
         cap: int | None = DEFAULT_CAP,
+        max_tokens: int | None = None,
     ) -> None:
+        """Take the vocabulary.
+
+        Args:
+            vocabulary: The vocabulary.
+            rates: Probabilities of splits and merges.
+            table: Name of the embedding table.
+            cap: Maximum number of similar tokens of a token; None: no limit.
+            max_tokens: Maximum length that the model can read, without begin and end; a sentence that would
+                become longer by splitting is left unchanged. None: no limit.
+        """
         self.vocabulary = vocabulary
         self.table = table
         self.similar = lru_cache(NUM_REMEMBERED)(SimilarTokens(vocabulary, cap).of)
         self._rates = rates
+        self._max_tokens = max_tokens
 
     @cached_property
     def _boundaries(self) -> list[list[int]]:
@@ -207,7 +224,10 @@ class ChangedSide:
         return numbers
 
     def perturb(
-        self, ids: Sequence[int], generator: np.random.Generator, is_kept: Sequence[bool] = ()
+        self,
+        ids: Sequence[int],
+        generator: np.random.Generator,
+        is_kept: Sequence[bool] = (),
     ) -> ChangedSentence:
         """Split or merge tokens at random; the text stays the same.
 
@@ -216,26 +236,28 @@ class ChangedSide:
             generator: Source of randomness; one of its own for every sentence and epoch.
             is_kept: True for tokens whose words must not be changed; empty: none.
         """
-        tokens: list[int | Tok] = []
+        tokens: list[Piece] = []
         numbers: list[int] = []
         start, original_words = 0, self.words(ids)
         for word, count in Counter(original_words).items():
             end = start + count
-            changed: Sequence[int | Tok] = ids[start:end]
+            changed: Sequence[Piece] = ids[start:end]
             if not any(is_kept[start:end]):
                 changed = self._change_word(ids[start:end], generator.random)
             tokens.extend(changed)
             numbers.extend([word] * len(changed))
             start = end
+        if self._max_tokens is not None and len(tokens) > max(self._max_tokens, len(ids)):
+            tokens, numbers = [*ids], original_words
         return ChangedSentence(tokens, numbers, original_words)
 
-    def _change_word(self, ids: Sequence[int], draw: Callable[[], float]) -> list[int | Tok]:
+    def _change_word(self, ids: Sequence[int], draw: Callable[[], float]) -> list[Piece]:
         """Split tokens of a word; where none was split, merge some."""
         pieces = [piece for identity in ids for piece in self._split(identity, draw)]
         # A word is not merged as well, which could undo its cuts.
         return pieces if len(pieces) > len(ids) else self._merge(ids, draw)
 
-    def _split(self, identity: int, draw: Callable[[], float]) -> list[int | Tok]:
+    def _split(self, identity: int, draw: Callable[[], float]) -> list[Piece]:
         boundaries, rates = self._boundaries[identity], self._rates
         num_chars = len(boundaries) + 1
         if num_chars < rates.min_split_chars or draw() >= rates.split:
@@ -254,7 +276,7 @@ class ChangedSide:
                 cuts.append(offset)
         return [*map(self._id_or_token, split_tok(tok, cuts))] if cuts else [identity]
 
-    def _merge(self, ids: Sequence[int], draw: Callable[[], float]) -> list[int | Tok]:
+    def _merge(self, ids: Sequence[int], draw: Callable[[], float]) -> list[Piece]:
         is_normal = self.vocabulary.is_normal
         groups = [[ids[0]]]
         for before, identity in pairwise(ids):
@@ -262,7 +284,7 @@ class ChangedSide:
                 groups[-1].append(identity)
             else:
                 groups.append([identity])
-        merged: list[int | Tok] = []
+        merged: list[Piece] = []
         for group in groups:
             if len(group) == 1:
                 merged.append(group[0])
@@ -270,12 +292,12 @@ class ChangedSide:
                 merged.append(self._id_or_token(merge_toks([*map(self.vocabulary.token, group)])))
         return merged
 
-    def _id_or_token(self, tok: Tok) -> int | Tok:
+    def _id_or_token(self, tok: Tok) -> Piece:
         """Return the id of a token that is in the vocabulary, else the token itself."""
         identity = self.vocabulary.find(tok)
         return tok if identity is None else identity
 
-    def ids(self, tokens: Sequence[int | Tok], numbers: dict[Tok, int]) -> list[int]:
+    def ids(self, tokens: Sequence[Piece], numbers: dict[Tok, int]) -> list[int]:
         """Give the new tokens of a sentence the ids V, V + 1, ... in order of appearance in a batch.
 
         Args:
@@ -321,22 +343,11 @@ class ChangedData(ABC):
     on the sentences beside it, nor on the number of workers.
     """
 
-    def __init__(
-        self, batches: LengthBatches, sides: Mapping[str, ChangedSide], seed: int, max_tokens: int | None
-    ) -> None:
-        """Set up the data.
-
-        Args:
-            batches: Row numbers of the batches.
-            sides: The changed sides, ``encoder`` or ``decoder``.
-            seed: Seed of the perturbation.
-            max_tokens: Maximum length that the model can read, without begin and end; a sentence that would
-                become longer by splitting is left unchanged. None: no limit.
-        """
+    def __init__(self, batches: LengthBatches, sides: Mapping[str, ChangedSide], seed: int) -> None:
+        """Take the row numbers of the batches, the sides by name, and the seed of the perturbation."""
         self._batches = batches
         self._sides = sides
         self._seed = seed
-        self._max_tokens = max_tokens
 
     def epoch(self, index: int) -> Sequence[IntArray]:
         """List the global batches of an epoch, each as row numbers."""
@@ -352,14 +363,16 @@ class ChangedData(ABC):
         """Make the batch of some rows."""
 
     def change(
-        self, side: str, row: int, epoch: int, ids: Sequence[int], is_kept: Sequence[bool] = ()
+        self,
+        side: str,
+        row: int,
+        epoch: int,
+        ids: Sequence[int],
+        is_kept: Sequence[bool] = (),
     ) -> ChangedSentence:
-        """Perturb a sentence of a side for an epoch; one that would become too long is left unchanged."""
+        """Perturb a sentence of a side for an epoch."""
         generator = generator_for(self._seed, "perturb", side, epoch, row)
-        changed = self._sides[side].perturb(ids, generator, is_kept)
-        if self._max_tokens is not None and len(changed.tokens) > max(self._max_tokens, len(ids)):
-            return replace(changed, tokens=[*ids], words=changed.original_words)
-        return changed
+        return self._sides[side].perturb(ids, generator, is_kept)
 
     def numbered(
         self, sentences: Mapping[str, Sequence[ChangedSentence]]
@@ -391,12 +404,11 @@ class ChangedPairs(ChangedData):
         sides: Mapping[str, ChangedSide],
         *,
         seed: int,
-        max_tokens: int | None = None,
     ) -> None:
         """Set up batches of at most ``batch_tokens`` padded positions on either side."""
         self._data = Seq2SeqData(encoded, view, batch_tokens=batch_tokens, seed=seed)
         self._streams = {side: encoded.stream(STREAMS[side]) for side in sides}
-        super().__init__(self._data.batches, sides, seed, max_tokens)
+        super().__init__(self._data.batches, sides, seed)
 
     def batch(self, rows: IntArray, epoch: int) -> ChangedBatch:
         """Make the batch of some rows."""
@@ -408,14 +420,13 @@ class ChangedPairs(ChangedData):
         original_words, changed_words, parts = {}, {}, dict[str, Any]()
         for side in self._sides:
             before, after = self._around(side)
-            lines = [[*before, *line, *after] for line in ids[side]]
             if side == "encoder":
-                parts["sources"] = [Tokens.from_lists(lines)]
+                parts["sources"] = [_surrounded(ids[side], before, after)]
             else:
-                parts["target_input"] = Tokens.from_lists([line[:-1] for line in lines])
-                parts["target_output"] = Tokens.from_lists([line[1:] for line in lines]).ids
+                parts["target_output"] = _surrounded(ids[side], before[1:], after).ids
                 # what the decoder predicts last is no input of its own
-                after = after[1:]
+                after = after[:-1]
+                parts["target_input"] = _surrounded(ids[side], before, after)
             around = (len(before), len(after))
             original_words[side] = _word_numbers([each.original_words for each in sentences[side]], *around)
             changed_words[side] = _word_numbers([each.words for each in sentences[side]], *around)
@@ -440,14 +451,7 @@ class ChangedLines(ChangedData):
     Source: masking of new tokens from the authors' code.
     """
 
-    def __init__(
-        self,
-        masker: Masker,
-        batch_tokens: int,
-        new_mask_rate: float,
-        side: ChangedSide,
-        max_tokens: int | None = None,
-    ) -> None:
+    def __init__(self, masker: Masker, batch_tokens: int, new_mask_rate: float, side: ChangedSide) -> None:
         """Set up the lines.
 
         Args:
@@ -455,11 +459,10 @@ class ChangedLines(ChangedData):
             batch_tokens: Most padded positions of a batch.
             new_mask_rate: Share of the new tokens that are masked and predicted.
             side: How lines are perturbed.
-            max_tokens: Maximum length that the model can read, without begin and end; None: no limit.
         """
         self._masker = masker
         self._new_mask_rate = new_mask_rate
-        super().__init__(masker.batches(batch_tokens, masker.seed), {SIDE: side}, masker.seed, max_tokens)
+        super().__init__(masker.batches(batch_tokens, masker.seed), {SIDE: side}, masker.seed)
 
     def batch(self, rows: IntArray, epoch: int) -> ChangedBatch:
         """Make the batch of some rows."""
@@ -482,7 +485,11 @@ class ChangedLines(ChangedData):
         )
 
     def _masked(
-        self, line: MaskedLine, changed: ChangedSentence, ids: list[int], generator: np.random.Generator
+        self,
+        line: MaskedLine,
+        changed: ChangedSentence,
+        ids: list[int],
+        generator: np.random.Generator,
     ) -> tuple[MaskedLine, list[int]]:
         """Mask some new tokens of a perturbed line, and reapply the line's own masks.
 
@@ -513,8 +520,16 @@ class ChangedLines(ChangedData):
 
 def _word_numbers(words: Sequence[Sequence[int]], num_before: int, num_after: int) -> Tensor:
     """Word number of every position, [B, longest]; what is put around words and padding have none."""
-    begin, end = [NO_WORD] * num_before, [NO_WORD] * num_after
-    return Tokens.from_lists([[*begin, *numbers, *end] for numbers in words], NO_WORD).ids
+    return _surrounded(words, [NO_WORD] * num_before, [NO_WORD] * num_after, NO_WORD).ids
+
+
+def _surrounded(
+    lines: Sequence[Sequence[int]],
+    before: Sequence[int],
+    after: Sequence[int],
+    pad_id: int = PAD,
+) -> Tokens:
+    return Tokens.from_lists([[*before, *line, *after] for line in lines], pad_id)
 
 
 # Generators around a frozen model, and what they learn from.
@@ -575,7 +590,7 @@ class FrozenSeq2Seq(FrozenModel):
         # a table shared by both sides has one generator
         is_shared = config.tying == "all" and len(sides) > 1
         self.sides = {side: "decoder" if is_shared else side for side in sides}
-        names = dict(model.named_parameters(remove_duplicate=False))
+        names = model.state_dict()
         self.tables = {
             table: [f"model.{name}" for name in EXCHANGED[table] if name in names]
             for table in self.sides.values()
@@ -604,10 +619,12 @@ class FrozenMaskedLM(FrozenModel):
         super().__init__()
         self.model = model
         self.sides = {SIDE: SIDE}
-        names = dict(self.named_parameters(remove_duplicate=False))
-        tensors = sorted(f"model.{name}" for name in model.vocabulary_tensors)
         # the table of input embeddings comes first
-        self.tables = {SIDE: sorted(tensors, key=lambda name: names[name] is not model.input_table)}
+        names = sorted(
+            model.vocabulary_tensors,
+            key=lambda name: (model.get_parameter(name) is not model.input_table, name),
+        )
+        self.tables = {SIDE: [f"model.{name}" for name in names]}
         self.max_tokens, self.can_predict = model.max_tokens, model.can_predict
 
     def states(self, batch: MaskedBatch) -> Mapping[str, Tensor]:
@@ -631,7 +648,8 @@ class GeneratorModel(nn.Module):
         """Freeze the model in place, permanently in evaluation mode; each table needs a generator."""
         super().__init__()
         self.generators = nn.ModuleDict(dict(generators))
-        self._body = (cast(FrozenModel, body.eval().requires_grad_(False)),)
+        self._body = (body,)
+        body.eval().requires_grad_(False)
 
     @property
     def body(self) -> FrozenModel:
@@ -724,7 +742,10 @@ def word_means(states_BTD: Tensor, words_BT: Tensor, num_words: int) -> tuple[Te
 
 
 def distillation_loss(
-    teacher_BTD: Tensor, teacher_words_BT: Tensor, student_BSD: Tensor, student_words_BS: Tensor
+    teacher_BTD: Tensor,
+    teacher_words_BT: Tensor,
+    student_BSD: Tensor,
+    student_words_BS: Tensor,
 ) -> Tensor:
     """Compute L_d of every sentence: the mean over its words of the squared distance of word states.
 

@@ -277,11 +277,10 @@ class _TranslationTrial(_Trial):
         self.masked_spans = MaskedSpansConfig() if objective == "denoising" else None
         self.masking = masked_pieces.TOKEN_MASKING if objective == "masked_tokens" else None
         languages = (config.upstream.languages or ()) if self.is_pretrained else ()
+        # with its id, behind the mask's in all vocabularies; none if a checkpoint reads no language
         self.language_tokens = {
             f"<{name}>": EOS + 2 + place for place, name in enumerate(dict.fromkeys(languages))
         }
-        """Token of each language that a checkpoint reads, and its id, behind the mask's in all vocabularies;
-        none if the lines name no language."""
 
     # --- text -------------------------------------------------------------------------------------------
 

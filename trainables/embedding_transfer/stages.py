@@ -66,12 +66,16 @@ def train_generator(context: StageContext) -> None:
         settings.train.smoothing_kind,
     )
     sides = {
-        side: ChangedSide(load_vocabulary(inputs.tokenizers[side]), settings.rates[side], table, settings.cap)
+        side: ChangedSide(
+            load_vocabulary(inputs.tokenizers[side]),
+            settings.rates[side],
+            table,
+            settings.cap,
+            body.max_tokens,
+        )
         for side, table in body.sides.items()
     }
-    data, dev = (
-        _data(split, settings, inputs, sides, context.seed, body.max_tokens) for split in ("train", "dev")
-    )
+    data, dev = (_data(split, settings, inputs, sides, context.seed) for split in ("train", "dev"))
     outcome = train(
         Training(GeneratorModel(body, generators), objective, data, settings.train),
         context,
@@ -106,7 +110,6 @@ def _data(
     inputs: GeneratorInputs[Path],
     sides: Mapping[str, ChangedSide],
     seed: int,
-    max_tokens: int | None,
 ) -> ChangedData:
     encoded = read_encoded(inputs.encoded, split)
     if split == "dev":
@@ -117,7 +120,7 @@ def _data(
         assert settings.new_mask_rate is not None
         (side,) = sides.values()
         masker = Masker(encoded, MaskingIds.of(side.vocabulary), settings.masking, seed)
-        return ChangedLines(masker, batch_tokens, settings.new_mask_rate, side, max_tokens)
+        return ChangedLines(masker, batch_tokens, settings.new_mask_rate, side)
     if settings.masked_spans is not None:
         # monolingual text has one tokenizer; its spans are masked once, and only the segmentation varies from
         # epoch to epoch
@@ -125,7 +128,7 @@ def _data(
         _, masked = masked_spans(View(), encoded, settings.masked_spans, tokenizers)
         source = masked.epoch(DEV_EPOCH, seed)
         encoded = Encoded({**encoded.streams, STREAMS["encoder"]: source})
-    return ChangedPairs(encoded, settings.view, batch_tokens, sides, seed=seed, max_tokens=max_tokens)
+    return ChangedPairs(encoded, settings.view, batch_tokens, sides, seed=seed)
 
 
 def _dev_losses(model: Any, objective: GeneratorObjective, dev: ChangedData, device: str) -> dict[str, float]:
@@ -192,7 +195,10 @@ def attach_embeddings(context: StageContext) -> None:
 
 
 def independent_config(
-    config: TransformerConfig, sides: tuple[str, ...], vocab_sizes: tuple[int, int], num_layers: int
+    config: TransformerConfig,
+    sides: tuple[str, ...],
+    vocab_sizes: tuple[int, int],
+    num_layers: int,
 ) -> TransformerConfig:
     """Describe a model whose embeddings on some sides are small encoders.
 
