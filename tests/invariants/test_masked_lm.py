@@ -188,7 +188,7 @@ def changed_data(
 
 
 def generators(body, kind="patt"):
-    return GeneratorModel(FrozenMaskedLM(body), {SIDE: EmbeddingGenerator(kind, WIDTH)})
+    return GeneratorModel(FrozenMaskedLM(body), kind)
 
 
 def train_steps(model, data, objective, num_steps=10):

@@ -183,15 +183,9 @@ class ChangedSide:
         cap: int | None = DEFAULT_CAP,
         max_tokens: int | None = None,
     ) -> None:
-        """Take the vocabulary.
+        """Take the vocabulary and its table; a token has at most ``cap`` similar ones.
 
-        Args:
-            vocabulary: The vocabulary.
-            rates: Probabilities of splits and merges.
-            table: Name of the embedding table.
-            cap: Maximum number of similar tokens of a token; None: no limit.
-            max_tokens: Maximum length that the model can read, without begin and end; a sentence that would
-                become longer by splitting is left unchanged. None: no limit.
+        A sentence that would have more than ``max_tokens``, without begin and end, is left unchanged.
         """
         self.vocabulary = vocabulary
         self.table = table
@@ -427,9 +421,8 @@ class ChangedPairs(ChangedData):
                 # what the decoder predicts last is no input of its own
                 after = after[:-1]
                 parts["target_input"] = _surrounded(ids[side], before, after)
-            around = (len(before), len(after))
-            original_words[side] = _word_numbers([each.original_words for each in sentences[side]], *around)
-            changed_words[side] = _word_numbers([each.words for each in sentences[side]], *around)
+            numbers = _word_numbers(sentences[side], len(before), len(after))
+            original_words[side], changed_words[side] = numbers
         original = self._data.batch(rows, 0)
         return ChangedBatch(original, replace(original, **parts), new_tokens, original_words, changed_words)
 
@@ -452,13 +445,9 @@ class ChangedLines(ChangedData):
     """
 
     def __init__(self, masker: Masker, batch_tokens: int, new_mask_rate: float, side: ChangedSide) -> None:
-        """Set up the lines.
+        """Set up batches of at most ``batch_tokens`` padded positions.
 
-        Args:
-            masker: Masks the lines.
-            batch_tokens: Most padded positions of a batch.
-            new_mask_rate: Share of the new tokens that are masked and predicted.
-            side: How lines are perturbed.
+        ``new_mask_rate`` is the share of the new tokens that are masked and predicted.
         """
         self._masker = masker
         self._new_mask_rate = new_mask_rate
@@ -474,14 +463,14 @@ class ChangedLines(ChangedData):
         ]
         ids, new_tokens = self.numbered({SIDE: sentences})
         draws = [generator_for(self._seed, "new", epoch, row) for row in numbers]
-        changed_lines, words = zip(*map(self._masked, lines, sentences, ids[SIDE], draws), strict=True)
-        original_words = [sentence.original_words for sentence in sentences]
+        changed_lines, sentences = zip(*map(self._masked, lines, sentences, ids[SIDE], draws), strict=True)
+        original_words, changed_words = _word_numbers(sentences, 1, 1)
         return ChangedBatch(
             masker.pack(lines),
             masker.pack(changed_lines),
             new_tokens,
-            {SIDE: _word_numbers(original_words, 1, 1)},
-            {SIDE: _word_numbers(words, 1, 1)},
+            {SIDE: original_words},
+            {SIDE: changed_words},
         )
 
     def _masked(
@@ -490,20 +479,18 @@ class ChangedLines(ChangedData):
         changed: ChangedSentence,
         ids: list[int],
         generator: np.random.Generator,
-    ) -> tuple[MaskedLine, list[int]]:
+    ) -> tuple[MaskedLine, ChangedSentence]:
         """Mask some new tokens of a perturbed line, and reapply the line's own masks.
 
         Returns:
-            The perturbed line, and its word numbers.
+            The perturbed line, and the sentence without the numbers of words that it alone masks.
         """
         pieces = [*zip(changed.original_words, line.inputs, line.is_predicted, strict=True)]
         kept = {word for word, _, is_predicted in pieces if is_predicted}
         # kept words have the same tokens in both segmentations, so their masks are copied token by token
         waiting = iter([piece for piece in pieces if piece[0] in kept])
         size = len(self._sides[SIDE].vocabulary)
-        inputs: list[int] = []
-        predicted: list[bool] = []
-        masked_once: set[int] = set()
+        inputs, predicted, masked_once = [], [], set()
         draws = generator.random(len(ids)).tolist()
         for identity, word, draw in zip(ids, changed.words, draws, strict=True):
             read, is_predicted = identity, False
@@ -515,12 +502,20 @@ class ChangedLines(ChangedData):
             inputs.append(read)
             predicted.append(is_predicted)
         words = [NO_WORD if word in masked_once else word for word in changed.words]
-        return MaskedLine(ids, inputs, predicted), words
+        return MaskedLine(ids, inputs, predicted), replace(changed, words=words)
 
 
-def _word_numbers(words: Sequence[Sequence[int]], num_before: int, num_after: int) -> Tensor:
-    """Word number of every position, [B, longest]; what is put around words and padding have none."""
-    return _surrounded(words, [NO_WORD] * num_before, [NO_WORD] * num_after, NO_WORD).ids
+def _word_numbers(
+    sentences: Sequence[ChangedSentence], num_before: int, num_after: int
+) -> tuple[Tensor, Tensor]:
+    """Word number of every position of both segmentations, [B, longest]; none around words and in padding."""
+    begin, end = [NO_WORD] * num_before, [NO_WORD] * num_after
+    original = [sentence.original_words for sentence in sentences]
+    changed = [sentence.words for sentence in sentences]
+    return (
+        _surrounded(original, begin, end, NO_WORD).ids,
+        _surrounded(changed, begin, end, NO_WORD).ids,
+    )
 
 
 def _surrounded(
@@ -644,10 +639,12 @@ class GeneratorModel(nn.Module):
     cannot be trained, switched to training mode or saved along with them.
     """
 
-    def __init__(self, body: FrozenModel, generators: Mapping[str, EmbeddingGenerator]) -> None:
-        """Freeze the model in place, permanently in evaluation mode; each table needs a generator."""
+    def __init__(self, body: FrozenModel, kind: GeneratorKind) -> None:
+        """Freeze the model in place, permanently in evaluation mode; each table gets a generator."""
         super().__init__()
-        self.generators = nn.ModuleDict(dict(generators))
+        self.generators = nn.ModuleDict(
+            {table: EmbeddingGenerator(kind, body.table(table).shape[1]) for table in body.tables}
+        )
         self._body = (body,)
         body.eval().requires_grad_(False)
 

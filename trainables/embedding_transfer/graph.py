@@ -246,9 +246,12 @@ class _MaskedLMTrial(_Trial):
             "downstream", downstream, tokenizer, max_tokens=limit, dropout=dropout
         )
         self.old, self.new = {SOURCE: self.upstream_text.tokenizer}, {SOURCE: tokenizer}
-        train, text = config.upstream.train, self.upstream_text
         self.upstream = masked_pieces.pretrained_masked_lm(
-            model, train, text, max_tokens=limit, seed=self.upstream_seed
+            model,
+            config.upstream.train,
+            self.upstream_text,
+            max_tokens=limit,
+            seed=self.upstream_seed,
         )
 
     def scores(self, splits: tuple[str, ...]) -> Stage:
@@ -330,8 +333,7 @@ class _TranslationTrial(_Trial):
 
     @cached_property
     def old(self) -> dict[str, Stage]:
-        domain = PRETRAINED_VOCABULARIES.get(self.method)
-        return self._on_exchanged_sides(domain) if domain else self.tokenizers("upstream")
+        return self._on_exchanged_sides(PRETRAINED_VOCABULARIES.get(self.method, "upstream"))
 
     @cached_property
     def new(self) -> dict[str, Stage]:

@@ -50,6 +50,7 @@ from trainables.embedding_transfer.graph import (
     NEW_LAYERS,
     GeneratorInputs,
     GeneratorSettings,
+    NewLayersSettings,
 )
 
 
@@ -57,9 +58,6 @@ def train_generator(context: StageContext) -> None:
     """Train and write a generator for each table that the perturbed sides read."""
     settings, inputs = GENERATOR.read(context)
     body = _read_body(settings, inputs).to(context.device)
-    generators = {
-        table: EmbeddingGenerator(settings.kind, body.table(table).shape[1]) for table in body.tables
-    }
     objective = GeneratorObjective(
         settings.distillation_lambda,
         settings.train.label_smoothing,
@@ -77,7 +75,7 @@ def train_generator(context: StageContext) -> None:
     }
     data, dev = (_data(split, settings, inputs, sides, context.seed) for split in ("train", "dev"))
     outcome = train(
-        Training(GeneratorModel(body, generators), objective, data, settings.train),
+        Training(GeneratorModel(body, settings.kind), objective, data, settings.train),
         context,
         evaluate=lambda model: _dev_losses(model, objective, dev, context.device),
     )
@@ -182,44 +180,29 @@ def attach_embeddings(context: StageContext) -> None:
     """Add new embedding layers to a pretrained model on the exchanged sides and train only these."""
     settings, inputs = NEW_LAYERS.read(context)
     assert inputs.start is not None
-    sides = settings.sides
     body = read_model(inputs.start)
     sizes = table_sizes(inputs.encoded, settings.view)
-    config = independent_config(body.config, sides, sizes, settings.num_layers)
-    model = fresh_model(config, *sizes, context.seed)
+    model = fresh_model(_with_new_layers(body.config, settings, sizes), *sizes, context.seed)
     # The pretrained rows are of another vocabulary, so nothing of them is kept.
-    replaced = tuple(pattern for side in sides for pattern in REPLACED[side])
+    replaced = tuple(pattern for side in settings.sides for pattern in REPLACED[side])
     carry_over(model, body.state_dict(), fresh=replaced, drop=replaced)
     alone = settings.model_copy(update={"learned": LearnedParameters(only=replaced)})
     training_task(model, alone, inputs, context).train(context)
 
 
-def independent_config(
-    config: TransformerConfig,
-    sides: tuple[str, ...],
-    vocab_sizes: tuple[int, int],
-    num_layers: int,
+def _with_new_layers(
+    config: TransformerConfig, settings: NewLayersSettings, vocab_sizes: tuple[int, int]
 ) -> TransformerConfig:
-    """Describe a model whose embeddings on some sides are small encoders.
-
-    Args:
-        config: The pretrained model.
-        sides: Among ``encoder`` and ``decoder``.
-        vocab_sizes: Tokens of the source and of the target vocabulary.
-        num_layers: Layers behind each new table.
-
-    Returns:
-        The configuration.
-    """
+    """Describe a model whose embeddings on the exchanged sides are small encoders."""
     sizes = config.model_dump(include={"d_model", "num_heads", "ffn_dim", "dropout"})
     contexts: dict[str, ContextConfig] = {}
     changes: dict[str, Any] = {"contexts": contexts}
     for side, name, size in zip(("encoder", "decoder"), ("source", "target"), vocab_sizes, strict=True):
-        if side not in sides:
+        if side not in settings.sides:
             continue
         kind = BiLMConfig if side == "encoder" else UniLMConfig
         contexts[f"{name}_layers"] = ContextConfig(
-            encoder=kind(vocab_size=size, num_layers=num_layers, **sizes),
+            encoder=kind(vocab_size=size, num_layers=settings.num_layers, **sizes),
             pooling=PoolingConfig(kind="output"),
             is_frozen=False,
             # our two-tower encoder expects an end token on both sides of every sentence
@@ -228,6 +211,6 @@ def independent_config(
         changes[f"{name}_context"] = f"{name}_layers"
         # the small encoder scales its own table; scaling its output again would be twice
         changes[f"has_{name}_scale"] = False
-    tying = "none" if "decoder" in sides else config.tying
+    tying = "none" if "decoder" in settings.sides else config.tying
     changes["tying"] = "decoder" if tying == "all" else tying
     return TransformerConfig(**dict(config) | changes)
