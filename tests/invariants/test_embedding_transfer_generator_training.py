@@ -18,9 +18,9 @@ from nlgraft.training.views import Encoded
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from tests.tensors import differing
 from trainables.embedding_transfer.config import SegmentationRates
-from trainables.embedding_transfer.generator_data import ChangedPairs, ChangedSide
-from trainables.embedding_transfer.generator_training import (
-    EmbeddingGenerator,
+from trainables.embedding_transfer.generators import (
+    ChangedPairs,
+    ChangedSide,
     FrozenSeq2Seq,
     GeneratorModel,
     GeneratorObjective,
@@ -57,11 +57,11 @@ def setting(text, sides=("decoder",), rates=CHANGES, view=None, **model_options)
         )
     )
     body = FrozenSeq2Seq(Seq2Seq(config, len(vocabulary), len(vocabulary)), sides)
-    generators = {table: EmbeddingGenerator("patt", D_MODEL) for table in body.tables}
-    for made in generators.values():
+    model = GeneratorModel(body, "patt")
+    for made in model.generators.values():
         made.weight.data.normal_()
     changed = {side: ChangedSide(vocabulary, rates, table, 10) for side, table in body.sides.items()}
-    return GeneratorModel(body, generators), ChangedPairs(encoded, view or View(), 400, changed, seed=3)
+    return model, ChangedPairs(encoded, view or View(), 400, changed, seed=3)
 
 
 @pytest.mark.parametrize(

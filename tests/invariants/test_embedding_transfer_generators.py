@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from nlgraft.vocab.methods.similar import Relation
-from trainables.embedding_transfer.generator_training import EmbeddingGenerator, combine
+from trainables.embedding_transfer.generators import EmbeddingGenerator, combine
 
 TABLE = torch.tensor([[1.0, 0.0], [0.0, 1.0], [100.0, 100.0]])
 MEMBERS = torch.tensor([[0, 1]])

@@ -18,8 +18,10 @@ from nlgraft.vocab.surgery.exchange import exchange_vocabulary
 from tests.tensors import assert_near, differing
 from tests.tiny_masked_lms import KINDS, LINES, SPECIALS, WIDTH, letters, masked_lm, pieces, write_words
 from trainables.embedding_transfer.config import SegmentationRates
-from trainables.embedding_transfer.generator_data import ChangedLines, ChangedSide
-from trainables.embedding_transfer.generator_training import (
+from trainables.embedding_transfer.generators import (
+    NO_WORD,
+    ChangedLines,
+    ChangedSide,
     EmbeddingGenerator,
     FrozenMaskedLM,
     GeneratorModel,
@@ -181,12 +183,12 @@ def changed_data(
 ):
     masking = MaskingConfig(rate=mask_rate, unit=unit)
     masker = Masker(tokenizer.encode(LINES * 4, 30), tokenizer.ids, masking, seed)
-    side = ChangedSide(tokenizer.vocabulary, rates, SIDE, 10)
-    return ChangedLines(masker, 200, new_mask_rate, side, max_tokens)
+    side = ChangedSide(tokenizer.vocabulary, rates, SIDE, 10, max_tokens)
+    return ChangedLines(masker, 200, new_mask_rate, side)
 
 
 def generators(body, kind="patt"):
-    return GeneratorModel(FrozenMaskedLM(body), {SIDE: EmbeddingGenerator(kind, WIDTH)})
+    return GeneratorModel(FrozenMaskedLM(body), kind)
 
 
 def train_steps(model, data, objective, num_steps=10):
@@ -276,10 +278,13 @@ def test_a_word_hidden_in_one_segmentation_only_is_not_compared(tokenizer):
     size = len(tokenizer.vocabulary)
     for batch in data.in_order():
         assert int(batch.changed.tokens.ids.max()) < size  # no new token is read
-        for row in range(len(batch.compared[SIDE])):
-            words, labels = batch.changed_words[SIDE][row], batch.changed.labels[row]
-            hidden = {int(w) for w, label in zip(words, labels, strict=True) if label >= size}
-            assert hidden == set((~batch.compared[SIDE][row]).nonzero()[:, 0].tolist())
+        for original, words, labels in zip(
+            batch.original_words[SIDE], batch.changed_words[SIDE], batch.changed.labels, strict=True
+        ):
+            num_hidden = len({*original.tolist()} - {*words.tolist()})
+            assert (words[labels >= size] == NO_WORD).all()
+            assert bool(num_hidden) == bool((labels >= size).any())
+            assert num_hidden <= int((labels >= size).sum())
         assert torch.isfinite(GeneratorObjective(1.0).distillation(model, batch, model(batch))).all()
 
 

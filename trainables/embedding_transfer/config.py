@@ -11,6 +11,7 @@ from pydantic import Field, ValidationError
 from nlgraft.basics.strict_config import GIVEN, Condition, ReadWhen, StrictConfig
 from nlgraft.nn.model_config import ArchitectureConfig, BeamSearchConfig
 from nlgraft.stages.config_parts import (
+    VECTOR_METHODS,
     MaskedLMConfig,
     PhaseConfig,
     ScoreConfig,
@@ -22,9 +23,6 @@ from nlgraft.text.corpus_config import PairsConfig, as_corpus, role_problem
 from nlgraft.text.files import InputPathOrName
 from nlgraft.text.tokenizer_config import SampledTokenizerConfig, TokenizerConfig
 from nlgraft.training.train_config import LrSchedule, OneOfSeveral, SmoothedTrainConfig
-
-# The arms, and which settings each of them reads. Without torch.
-
 
 Method = Literal[
     "single_run",
@@ -49,7 +47,8 @@ Method = Literal[
     "patt_eg",
 ]
 
-TRAINED_METHODS: dict[str, Literal["att", "patt"]] = {"att_eg": "att", "patt_eg": "patt"}
+GeneratorKind = Literal["att", "patt"]
+TRAINED_METHODS: dict[str, GeneratorKind] = {"att_eg": "att", "patt_eg": "patt"}
 """Methods whose generator has parameters, with its kind."""
 SIMILAR_METHODS = ("avg_eg", *TRAINED_METHODS)
 """Methods that generate embeddings from similar tokens."""
@@ -61,13 +60,6 @@ UNTRAINED_METHODS = ("single_run", "untrained")
 """Methods that start from a randomly initialised model."""
 KEPT_METHODS = (*UNTRAINED_METHODS, "pretrain_finetune", "bpe_dropout", *PRETRAINED_VOCABULARIES)
 """Methods that keep the vocabulary of the model they finetune."""
-VECTOR_METHODS: dict[str, tuple[Literal["skipgram", "cbow"], tuple[str, ...]]] = {
-    "word2vec": ("skipgram", ("new",)),
-    "cbow": ("cbow", ("new",)),
-    "focus": ("skipgram", ("new",)),
-    "wechsel": ("skipgram", ("new", "old")),
-}
-"""Methods that use token vectors learned from text: kind of the vectors, and vocabularies that need them."""
 STREAMS = {"encoder": "source 0", "decoder": "target"}
 """Stream of the encoded text that is the input of each side of the model."""
 
@@ -94,8 +86,10 @@ READ_WHEN: ReadWhen = {
     "tokenizers.joint": (_with(("joint_vocab",)),),
     "upstream": (_PRETRAINED,),
     "upstream.checkpoint": (_PAIRS_PRETRAINED,),
-    **{f"upstream.train.{name}": (_PAIRS_PRETRAINED,) for name in ("label_smoothing", "smoothing_kind")},
-    **{f"downstream.train.{name}": (_TRANSLATED,) for name in ("label_smoothing", "smoothing_kind")},
+    "upstream.train.label_smoothing": (_PAIRS_PRETRAINED,),
+    "upstream.train.smoothing_kind": (_PAIRS_PRETRAINED,),
+    "downstream.train.label_smoothing": (_TRANSLATED,),
+    "downstream.train.smoothing_kind": (_TRANSLATED,),
     "generator": (_with(TRAINED_METHODS),),
     "generator.encoder_rates": (
         _with(TRAINED_METHODS, {"transfer.sides": ("encoder", "both")}),
@@ -127,9 +121,6 @@ _OF_ENCODER_DECODERS = (
 
 Sides = Literal["decoder", "encoder", "both"]
 
-MAX_TOKENS_LIMIT = 100_000
-BETAS = (0.9, 0.999)
-"""AdamW's decay rates of the two moments in generator training (section 4.1)."""
 CUT_EDGES = {"decoder": 0.2, "encoder": 0.05}
 """Probability of a cut that splits off a single character, in targets and in sources (authors' code)."""
 NEW_MASK_RATE = 0.5
@@ -143,7 +134,7 @@ class DataConfig(StrictConfig):
     """Pretraining corpus: domain A."""
     downstream: PairsConfig
     """Corpus of the downstream task: domain B."""
-    max_tokens: int = Field(default=256, ge=1, le=MAX_TOKENS_LIMIT)
+    max_tokens: int = Field(default=256, ge=1, le=100_000)
     """Maximum length of source and target in tokens, without begin and end; longer sequences are truncated
     and counted."""
 
@@ -258,8 +249,10 @@ class GeneratorConfig(OneOfSeveral):
         """
         return SmoothedTrainConfig(
             **_shared(self),
-            **{name: getattr(upstream, name) for name in ("label_smoothing", "smoothing_kind", "precision")},
-            betas=BETAS,
+            label_smoothing=upstream.label_smoothing,
+            smoothing_kind=upstream.smoothing_kind,
+            precision=upstream.precision,
+            betas=(0.9, 0.999),  # section 4.1
             # Untrained, a generator is AVG-EG: a training that only makes it worse ends with that.
             is_evaluated_at_start=True,
             best_metric="generator/dev_loss",
@@ -356,13 +349,14 @@ class Config(StrictConfig):
                 f"sampling_alpha {upstream.sampling_alpha}: set kind to bpe and sampling_alpha to the "
                 "dropout probability (0.1, Provilkov et al. 2020)"
             )
-        if self.model.tying == "all":
-            for name in ("upstream", "downstream", *(["joint"] if method == "joint_vocab" else [])):
-                if not getattr(self.tokenizers, name).is_shared:
-                    yield (
-                        f"model.tying is 'all' with tokenizers.{name}.is_shared false: one table needs one "
-                        "vocabulary; set is_shared true, or model.tying to decoder"
-                    )
+        if self.model.tying != "all":
+            return
+        for name, tokenizer in self.tokenizers:
+            if not tokenizer.is_shared and (name != "joint" or method == "joint_vocab"):
+                yield (
+                    f"model.tying is 'all' with tokenizers.{name}.is_shared false: one table needs one "
+                    "vocabulary; set is_shared true, or model.tying to decoder"
+                )
 
     def _training_problems(self) -> Iterator[str]:
         """Find settings of the two short trainings that contradict those they inherit."""
@@ -390,16 +384,14 @@ class Config(StrictConfig):
 
     def _role_problems(self) -> Iterator[str]:
         for name in ("upstream", "downstream"):
-            corpus = as_corpus(getattr(self.data, name))
-            is_tested = name == "downstream"
+            roles: tuple[str, ...] = ("source 0", "target")
+            rules: dict[str, Any] = {"is_tested": name == "downstream"}
             if self.masked_lm is not None:
-                only = {"is_exact": True, "has_further_tests": False}
-                problem = role_problem(corpus, "source 0", is_tested=is_tested, **only)
+                roles = ("source 0",)
+                rules |= {"is_exact": True, "has_further_tests": False}
             elif name == "upstream" and self.upstream.objective != "translation":
-                problem = role_problem(corpus, is_tested=False)  # any line of any role is text
-            else:
-                problem = role_problem(corpus, "source 0", "target", is_tested=is_tested)
-            if problem:
+                roles = ()  # any line of any role is text
+            if problem := role_problem(as_corpus(getattr(self.data, name)), *roles, **rules):
                 yield f"data.{name} {problem}"
 
     def _objective_problems(self) -> Iterator[str]:

@@ -7,8 +7,7 @@ same encoded text, and only ``att_eg`` and ``patt_eg`` depend on the generator's
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, Literal
 
@@ -18,28 +17,24 @@ from nlgraft.nn.checkpoint_files import Reader
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.stages import masked_lm_graph as masked_pieces
 from nlgraft.stages import seq2seq_graph as pieces
-from nlgraft.stages.config_parts import MASK_TOKEN, MaskedSpansConfig, PhaseConfig
-from nlgraft.stages.masked_lm_graph import (
-    MaskedText,
-    TrainMaskedSettings,
-)
+from nlgraft.stages.config_parts import MASK_TOKEN, MaskedSpansConfig, PhaseConfig, VectorKind
+from nlgraft.stages.masked_lm_graph import TrainMaskedSettings
 from nlgraft.stages.released_graph import Released, language_view, released
 from nlgraft.stages.seq2seq_graph import DecodingSettings, EncodedText, TrainInputs, TrainSettings
 from nlgraft.stages.stage_kind import (
-    EXCHANGE,
-    PLAN,
     SIDE,
     VECTORS,
-    ExchangeInputs,
     Inputs,
-    NoSettings,
     PlanInputs,
     PlanSettings,
     StageKind,
     T,
     TrainingSettings,
+    TrialStages,
     VectorInputs,
     VectorSettings,
+    exchanged,
+    transfer_plan,
 )
 from nlgraft.text.corpus_config import EOS
 from nlgraft.training.train_config import MaskingConfig, SmoothedTrainConfig, View
@@ -53,8 +48,8 @@ from trainables.embedding_transfer.config import (
     STREAMS,
     TRAINED_METHODS,
     UNTRAINED_METHODS,
-    VECTOR_METHODS,
     Config,
+    GeneratorKind,
     SegmentationRates,
 )
 from trainables.embedding_transfer.metrics import REPORT_STEPS
@@ -68,7 +63,7 @@ _STAGES = "trainables.embedding_transfer.stages"
 class GeneratorSettings(TrainingSettings[SmoothedTrainConfig]):
     """Training of the generators; a masked language model has a single side, called ``encoder``."""
 
-    kind: Literal["att", "patt"]
+    kind: GeneratorKind
     """Architecture of the generators."""
     rates: Mapping[str, SegmentationRates]
     """Probabilities of splits and merges, by perturbed side."""
@@ -90,9 +85,9 @@ class GeneratorSettings(TrainingSettings[SmoothedTrainConfig]):
     """Objective of a masked language model; null: the model is an encoder-decoder."""
     new_mask_rate: float | None = None
     """Share of the new tokens that are masked and predicted; null for encoder-decoders."""
-    # Out of the fingerprint where it is null: generators are older than it.
-    view: View | None = Field(default=None, exclude_if=lambda view: view is None)
-    """What is put around the lines of a model that reads their language; null: their end alone."""
+    # Out of the fingerprint at its default: generators are older than it.
+    view: View = Field(default=View(), exclude_if=lambda view: view == View())
+    """What is put around lines."""
 
 
 class GeneratorInputs(Inputs[T]):
@@ -131,61 +126,36 @@ SOURCE, TARGET = STREAMS["encoder"], STREAMS["decoder"]
 
 
 def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageGraph:
-    """Build the stage graph of a trial.
-
-    Args:
-        config: Everything the trial depends on.
-        seed: Of the finetuning and of rows drawn at random; of the pretraining and the generator too where
-            the config says is_per_seed.
-        splits: Splits of the downstream corpus to translate and score.
-
-    Returns:
-        The graph; its result holds the scores of every split.
-
-    Raises:
-        DataError: A corpus or a checkpoint is missing.
-    """
+    """Build the stage graph of a trial, see ``TrialStages.graph``."""
     trial = _TranslationTrial if config.masked_lm is None else _MaskedLMTrial
-    return StageGraph(trial(config, seed).scores(splits))
+    return trial.graph(config, seed=seed, splits=splits)
 
 
-class _Trial(ABC):
+class _Trial(TrialStages[Config]):
     """Makes the stages of one trial, each once: here the exchange, which both kinds of model have."""
 
     sides: tuple[str, ...] = (SIDE,)
+    view: Any = View()
+    """What is put around lines."""
     masking: MaskingConfig | None = None
     """What generators predict in masked lines; None: they predict the targets of an encoder-decoder."""
     masked_spans: MaskedSpansConfig | None = None
     """Masked spans in the sources of a denoising model."""
-    upstream: cached_property[Stage]
+    upstream: Any
     """The pretrained model."""
-    upstream_text: cached_property[Any]
+    upstream_text: Any
     """Text of both domains, encoded, by the type that each kind of model has."""
-    downstream_text: cached_property[Any]
-    old: cached_property[dict[str, Stage]]
+    downstream_text: Any
+    old: Any
     """The vocabularies of the pretrained model, by stream."""
-    new: cached_property[dict[str, Stage]]
-    """The vocabularies of the finetuned model."""
+    new: Any
+    """The vocabularies of the finetuned model, by stream."""
 
     def __init__(self, config: Config, seed: int) -> None:
-        self.config, self.seed = config, seed
+        super().__init__(config, seed)
         self.method = config.transfer.method
         self.upstream_seed = config.upstream.seed_of(seed)
         self.is_exchanged = self.method not in KEPT_METHODS
-
-    @abstractmethod
-    def scores(self, splits: Sequence[str]) -> Stage:
-        """The last stage: all scores of the trial."""
-
-    @cached_property
-    def language_view(self) -> View | None:
-        """What is put around lines that name their language; None: they do not."""
-        return None
-
-    @property
-    def learner(self) -> Stage:
-        """The model in which generators are trained."""
-        return self.upstream
 
     def _by_side(self, tokenizers: Mapping[str, Stage]) -> dict[str, Stage]:
         return {side: tokenizers[STREAMS[side]] for side in self.sides}
@@ -193,43 +163,36 @@ class _Trial(ABC):
     @property
     def generator(self) -> Stage:
         """The generators; they do not depend on the new vocabularies, so cells that vary these share them."""
-        config, transfer, pretraining = (
-            self.config.generator,
-            self.config.transfer,
-            self.config.upstream.train,
-        )
+        config, pretraining = self.config.generator, self.config.upstream.train
         if self.config.masked_lm is not None:  # its loss has no label smoothing
             pretraining = pretraining.model_copy(update={"label_smoothing": 0.0})
         # a masked language model has one sequence and one table, whoever gets the generated rows
         tokenizers = self._by_side(self.old) if self.masking is None else {SIDE: self.old[SOURCE]}
         rates = {"encoder": config.encoder_rates, "decoder": config.decoder_rates}
         settings = GeneratorSettings(
-            kind=TRAINED_METHODS[transfer.method],
+            kind=TRAINED_METHODS[self.method],
             rates={
                 side: SegmentationRates(**rates[side].model_dump(), cut_edge=CUT_EDGES[side])
                 for side in tokenizers
             },
             train=config.train_config(pretraining),
-            cap=transfer.cap,
+            cap=self.config.transfer.cap,
             distillation_lambda=config.distillation_lambda,
             num_dev_sentences=config.num_dev_sentences,
             masked_spans=self.masked_spans,
             masking=self.masking,
             new_mask_rate=None if self.masking is None else NEW_MASK_RATE,
-            view=self.language_view,
+            view=self.view,
         )
-        inputs = GeneratorInputs(
-            model=self.learner, encoded=self.upstream_text.encoded, tokenizers=tokenizers
-        )
+        # of an encoder-decoder that begins with a masked language model, that
+        model = self.upstream.inputs.get("masked_lm", self.upstream)
+        inputs = GeneratorInputs(model=model, encoded=self.upstream_text.encoded, tokenizers=tokenizers)
         # A generator belongs to the pretrained model in which it learned, and is shared as that is.
         seed = self.seed if config.is_per_seed else self.upstream_seed
         return GENERATOR.stage("generator", settings, inputs, seed=seed)
 
-    def _vectors(self, age: str) -> Stage | None:
+    def _vectors(self, kind: VectorKind, age: str) -> Stage:
         """Vectors of the new tokens from downstream text, or of the old ones from upstream text."""
-        kind, ages = VECTOR_METHODS.get(self.method, ("skipgram", ()))
-        if age not in ages:
-            return None
         name, text, tokenizers, seed = "downstream", self.downstream_text, self.new, self.seed
         streams = {side: STREAMS[side] for side in self.sides}
         if age == "old":
@@ -247,23 +210,17 @@ class _Trial(ABC):
     @property
     def transfer(self) -> Stage:
         """The model with the new vocabularies."""
-        method = self.method
-        settings = PlanSettings(
-            method=PRODUCERS.get(method, method),
-            cap=self.config.transfer.cap if method in SIMILAR_METHODS else None,
-        )
-        inputs = PlanInputs(
-            model=self.upstream,
-            old=self._by_side(self.old),
-            new=self._by_side(self.new),
-            new_vectors=self._vectors("new"),
-            old_vectors=self._vectors("old"),
-        )
-        kind: StageKind[PlanSettings, Any] = PLAN
-        if method in TRAINED_METHODS:
-            kind, inputs = GENERATED_PLAN, GeneratedPlanInputs(**vars(inputs), generator=self.generator)
-        plans = kind.stage("transfer_plan", settings, inputs, seed=self.seed)
-        return EXCHANGE.stage("transfer", NoSettings(), ExchangeInputs(model=self.upstream, plans=plans))
+        method, model = self.method, self.upstream
+        cap = self.config.transfer.cap if method in SIMILAR_METHODS else None
+        old, new = self._by_side(self.old), self._by_side(self.new)
+        if method not in TRAINED_METHODS:
+            method = PRODUCERS.get(method, method)
+            plans = transfer_plan(model, old, new, method, seed=self.seed, cap=cap, vectors=self._vectors)
+        else:
+            inputs = GeneratedPlanInputs(model=model, old=old, new=new, generator=self.generator)
+            settings = PlanSettings(method=method, cap=cap)
+            plans = GENERATED_PLAN.stage("transfer_plan", settings, inputs, seed=self.seed)
+        return exchanged(model, plans)
 
 
 class _MaskedLMTrial(_Trial):
@@ -272,58 +229,43 @@ class _MaskedLMTrial(_Trial):
     def __init__(self, config: Config, seed: int) -> None:
         super().__init__(config, seed)
         assert config.masked_lm is not None
-        self.model, self.limit = config.masked_lm, config.data.max_tokens
-        self.masking = self.model.masking
-
-    @cached_property
-    def upstream_text(self) -> MaskedText:
-        corpus = pieces.corpus("upstream", self.config.data.upstream)
-        old, dropout = masked_pieces.upstream_tokenizer(self.model, corpus), self.model.upstream_dropout
-        return masked_pieces.masked_text("upstream", corpus, old, max_tokens=self.limit, dropout=dropout)
-
-    @cached_property
-    def downstream_text(self) -> MaskedText:
-        corpus = pieces.corpus("downstream", self.config.data.downstream)
-        tokenizer, dropout = self.upstream_text.tokenizer, self.model.upstream_dropout
-        if self.is_exchanged:
-            config = self.model.downstream_tokenizer
-            tokenizer = masked_pieces.word_tokenizer("downstream", config, corpus)
-            dropout = config.dropout
-        return masked_pieces.masked_text(
-            "downstream", corpus, tokenizer, max_tokens=self.limit, dropout=dropout
+        self.model = model = config.masked_lm
+        self.masking = model.masking
+        limit, dropout = config.data.max_tokens, model.upstream_dropout
+        upstream, downstream = (
+            pieces.corpus(domain, getattr(config.data, domain)) for domain in ("upstream", "downstream")
         )
-
-    @cached_property
-    def old(self) -> dict[str, Stage]:
-        return {SOURCE: self.upstream_text.tokenizer}
-
-    @cached_property
-    def new(self) -> dict[str, Stage]:
-        return {SOURCE: self.downstream_text.tokenizer}
-
-    @cached_property
-    def upstream(self) -> Stage:
-        return masked_pieces.pretrained_masked_lm(
-            self.model,
-            self.config.upstream.train,
+        tokenizer = masked_pieces.upstream_tokenizer(model, upstream)
+        self.upstream_text = masked_pieces.masked_text(
+            "upstream", upstream, tokenizer, max_tokens=limit, dropout=dropout
+        )
+        if self.is_exchanged:
+            tokenizer = masked_pieces.word_tokenizer("downstream", model.downstream_tokenizer, downstream)
+            dropout = model.downstream_tokenizer.dropout
+        self.downstream_text = masked_pieces.masked_text(
+            "downstream", downstream, tokenizer, max_tokens=limit, dropout=dropout
+        )
+        self.old, self.new = {SOURCE: self.upstream_text.tokenizer}, {SOURCE: tokenizer}
+        self.upstream = masked_pieces.pretrained_masked_lm(
+            model,
+            config.upstream.train,
             self.upstream_text,
-            max_tokens=self.limit,
+            max_tokens=limit,
             seed=self.upstream_seed,
         )
 
-    def scores(self, splits: Sequence[str]) -> Stage:
+    def scores(self, splits: tuple[str, ...]) -> Stage:
         """Continue the training on downstream text; score the result."""
+        model, text = self.model, self.downstream_text
         settings = TrainMaskedSettings(
             train=self.config.downstream.train,
-            masking=self.model.masking,
-            scoring=self.model.scoring,
+            masking=model.masking,
+            scoring=model.scoring,
             report_steps=REPORT_STEPS,
         )
         start = self.transfer if self.is_exchanged else self.upstream
-        continued = masked_pieces.continued_masked_lm(
-            "continued", start, self.downstream_text, settings, seed=self.seed
-        )
-        return masked_pieces.masked_scores(continued, self.downstream_text, self.model, splits)
+        continued = masked_pieces.continued_masked_lm("continued", start, text, settings, seed=self.seed)
+        return masked_pieces.masked_scores(continued, text, model, splits)
 
 
 class _TranslationTrial(_Trial):
@@ -337,8 +279,30 @@ class _TranslationTrial(_Trial):
         self.sides = ("encoder", "decoder") if sides == "both" else (sides,)
         self.masked_spans = MaskedSpansConfig() if objective == "denoising" else None
         self.masking = masked_pieces.TOKEN_MASKING if objective == "masked_tokens" else None
+        languages = (config.upstream.languages or ()) if self.is_pretrained else ()
+        # with its id, behind the mask's in all vocabularies; none if a checkpoint reads no language
+        self.language_tokens = {
+            f"<{name}>": EOS + 2 + place for place, name in enumerate(dict.fromkeys(languages))
+        }
 
     # --- text -------------------------------------------------------------------------------------------
+
+    @cached_property
+    def released(self) -> Released:
+        """The released checkpoint that serves as upstream model."""
+        upstream, max_tokens = self.config.upstream, self.config.data.max_tokens
+        assert upstream.checkpoint is not None
+        read_as = "multilingual" if upstream.languages else READ_AS[upstream.objective]
+        return released(upstream.checkpoint, upstream.revision, read_as=read_as, max_tokens=max_tokens)
+
+    @cached_property
+    def view(self) -> View:
+        """What is put around lines: their language if the checkpoint reads it."""
+        languages = self.config.upstream.languages
+        if languages is None or not self.is_pretrained:
+            return View()
+        source, target = (self.language_tokens[f"<{name}>"] for name in languages)
+        return language_view({SOURCE: source}, target, self.released.language_place)
 
     def corpus(self, domain: str) -> Stage:
         config = getattr(self.config.data, domain)
@@ -354,7 +318,7 @@ class _TranslationTrial(_Trial):
         corpora = {name: self.corpus(name) for name in read}
         # Pretraining on text reads the mask, which finetuning never sees.
         special = (MASK_TOKEN,) if domain == "upstream" and self.is_text else ()
-        if self.languages:  # with the ids that they have in the checkpoint's vocabulary, renumbered
+        if self.language_tokens:  # with the ids that they have in the checkpoint's vocabulary, renumbered
             special = (MASK_TOKEN, *self.language_tokens)
         return pieces.tokenizers(
             domain, getattr(self.config.tokenizers, domain), corpora, special_tokens=special
@@ -367,73 +331,43 @@ class _TranslationTrial(_Trial):
             STREAMS[side]: domain_tokenizers[STREAMS[side]] for side in self.sides
         }
 
-    @property
-    def languages(self) -> tuple[str, ...]:
-        """Languages of source and target in a checkpoint that reads them; none if the lines name none."""
-        return (self.config.upstream.languages or ()) if self.is_pretrained else ()
-
-    @property
-    def language_tokens(self) -> dict[str, int]:
-        """Token of each language, and its id, behind the mask's in all vocabularies."""
-        return {f"<{name}>": EOS + 2 + place for place, name in enumerate(dict.fromkeys(self.languages))}
-
-    @cached_property
-    def language_view(self) -> View | None:
-        if not self.languages:
-            return None
-        source, target = (self.language_tokens[f"<{name}>"] for name in self.languages)
-        return language_view({SOURCE: source}, target, self.released.language_place)
-
-    @property
-    def view(self) -> View:
-        """What is put around lines."""
-        return self.language_view or View()
-
     @cached_property
     def old(self) -> dict[str, Stage]:
-        """The vocabularies of the pretrained model."""
-        domain = PRETRAINED_VOCABULARIES.get(self.method)
-        return self._on_exchanged_sides(domain) if domain else self.tokenizers("upstream")
+        return self._on_exchanged_sides(PRETRAINED_VOCABULARIES.get(self.method, "upstream"))
 
     @cached_property
     def new(self) -> dict[str, Stage]:
-        """The vocabularies of the finetuned model."""
         if self.is_exchanged:
             return self._on_exchanged_sides("downstream")
         return self.tokenizers("downstream") if self.method == "single_run" else self.old
 
-    def encoded(self, domain: str, tokenizers: Mapping[str, Stage]) -> EncodedText:
-        is_text = domain == "upstream" and self.is_text
-        # An encoder alone has no target.
-        if is_text and self.masking is not None:
-            tokenizers = {SOURCE: tokenizers[SOURCE]}
-        return pieces.encode(
-            domain,
-            self.corpus(domain),
-            tokenizers,
-            streams={TARGET: SOURCE} if is_text else None,
-            max_tokens=self.config.data.max_tokens,
-        )
+    def _encoded(self, domain: str, tokenizers: Mapping[str, Stage], **streams: Any) -> EncodedText:
+        max_tokens = self.config.data.max_tokens
+        return pieces.encode(domain, self.corpus(domain), tokenizers, max_tokens=max_tokens, **streams)
 
     @cached_property
     def upstream_text(self) -> EncodedText:
-        return self.encoded("upstream", self.old)
+        if not self.is_text:
+            return self._encoded("upstream", self.old)
+        # An encoder alone has no target; otherwise text is its own source.
+        tokenizers = self.old if self.masking is None else {SOURCE: self.old[SOURCE]}
+        return self._encoded("upstream", tokenizers, streams={TARGET: SOURCE})
 
     @cached_property
     def downstream_text(self) -> EncodedText:
-        return self.encoded("downstream", self.new)
+        return self._encoded("downstream", self.new)
 
     # --- training ---------------------------------------------------------------------------------------
 
-    def _phase(self, domain: str, phase: PhaseConfig) -> dict[str, Any]:
-        """Settings common to both trainings of the whole model."""
-        return {
-            "train": phase.train,
-            "num_bleu_sentences": phase.num_bleu_sentences,
-            "view": self.view,
+    def _settings(self, domain: str, phase: PhaseConfig, **settings: Any) -> TrainSettings:
+        return TrainSettings(
+            train=phase.train,
+            num_bleu_sentences=phase.num_bleu_sentences,
+            view=self.view,
             # the tokenizer of the domain decides how its training text is segmented
-            "sampling_alpha": getattr(self.config.tokenizers, domain).sampling_alpha,
-        }
+            sampling_alpha=getattr(self.config.tokenizers, domain).sampling_alpha,
+            **settings,
+        )
 
     @cached_property
     def upstream(self) -> Stage:
@@ -447,11 +381,12 @@ class _TranslationTrial(_Trial):
                 released=self.released if phase.checkpoint else None,
             )
         if phase.checkpoint is not None:
-            named = tuple(dict.fromkeys(self.languages))
-            start = self.released.start_id(self.languages[-1]) if named else phase.start_id
+            named = tuple(dict.fromkeys(phase.languages or ()))
+            start = self.released.start_id(phase.languages[-1]) if phase.languages else phase.start_id
             return self.released.encoder_decoder("upstream", self.old[TARGET], start, named)
-        settings = TrainSettings(
-            **self._phase("upstream", phase),
+        settings = self._settings(
+            "upstream",
+            phase,
             model=self.config.model.transformer(),
             masked_spans=self.masked_spans,
             metric_prefix="upstream",
@@ -459,21 +394,15 @@ class _TranslationTrial(_Trial):
         return pieces.train("upstream", self.upstream_text, settings, seed=self.upstream_seed)
 
     @property
-    def learner(self) -> Stage:
-        """The pretrained model, or the masked language model with which both of its sides begin."""
-        return self.upstream.inputs.get("masked_lm", self.upstream)
-
-    @cached_property
-    def released(self) -> Released:
-        """The released checkpoint that serves as upstream model."""
-        upstream, max_tokens = self.config.upstream, self.config.data.max_tokens
-        assert upstream.checkpoint is not None
-        read_as = "multilingual" if upstream.languages else READ_AS[upstream.objective]
-        return released(upstream.checkpoint, upstream.revision, read_as=read_as, max_tokens=max_tokens)
-
-    @cached_property
-    def independent(self) -> Stage:
-        """A pretrained model with new embedding layers, which were trained while it was frozen."""
+    def start(self) -> Stage | None:
+        """The model that is finetuned; None: a randomly initialised one."""
+        if not self.is_pretrained:
+            return None
+        if not self.is_exchanged:
+            return self.upstream
+        if self.method != "independent_encoder":
+            return self.transfer
+        # a pretrained model with new embedding layers, which were trained while it was frozen
         config = self.config.independent
         settings = NewLayersSettings(
             train=config.train_config(self.config.downstream.train),
@@ -485,30 +414,19 @@ class _TranslationTrial(_Trial):
         inputs = pieces.train_inputs(self.downstream_text, start=self.upstream)
         return NEW_LAYERS.stage("independent", settings, inputs, seed=self.seed)
 
-    @property
-    def start(self) -> Stage | None:
-        """The model that is finetuned; None: a randomly initialised one."""
-        if not self.is_pretrained:
-            return None
-        if not self.is_exchanged:
-            return self.upstream
-        return self.independent if self.method == "independent_encoder" else self.transfer
-
     @cached_property
     def finetuned(self) -> Stage:
-        is_sized_by_checkpoint = self.masking is not None and self.config.upstream.checkpoint is not None
-        architecture = None
-        # The arm without pretraining must be as large as those that it is compared with.
-        if not self.is_pretrained and is_sized_by_checkpoint:
-            architecture = self.released.architecture()
-        settings = TrainSettings(
-            **self._phase("downstream", self.config.downstream),
-            model=None if self.is_pretrained or architecture else self.config.model.transformer(),
-        )
+        model, architecture = None, None
+        if not self.is_pretrained:
+            # The arm without pretraining must be as large as those that it is compared with.
+            if self.masking is not None and self.config.upstream.checkpoint is not None:
+                architecture = self.released.architecture()
+            else:
+                model = self.config.model.transformer()
         return pieces.train(
             "finetuned",
             self.downstream_text,
-            settings,
+            self._settings("downstream", self.config.downstream, model=model),
             seed=self.seed,
             start=self.start,
             architecture=architecture,
@@ -516,20 +434,20 @@ class _TranslationTrial(_Trial):
 
     # --- scores -----------------------------------------------------------------------------------------
 
-    def scores(self, splits: Sequence[str]) -> Stage:
-        """The last stage: all scores of the trial."""
-        score = self.config.score
+    def scores(self, splits: tuple[str, ...]) -> Stage:
+        """Translate and score with the finetuned model, and with the pretrained one if it translates."""
+        decode, score = self.config.decode, self.config.score
         further = {}
         # A model of monolingual text translates nothing that could be scored.
         if self.is_pretrained and not self.is_text:
             further["upstream"] = pieces.upstream_scores(
-                self.upstream, self.upstream_text, decode=self.config.decode, score=score, view=self.view
+                self.upstream, self.upstream_text, decode=decode, score=score, view=self.view
             )
         return pieces.scores(
             self.finetuned,
             self.downstream_text,
             splits,
-            DecodingSettings(decode=self.config.decode, view=self.view, is_calibrated=score.is_calibrated),
+            DecodingSettings(decode=decode, view=self.view, is_calibrated=score.is_calibrated),
             score,
             compared_tokenizer=self.tokenizers("upstream")[TARGET] if self.is_pretrained else None,
             further=further,

@@ -30,14 +30,12 @@ from nlgraft.training.weights import MODEL_FILE, carry_over, load_weights
 from nlgraft.vocab.methods.interface import Method
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from trainables.embedding_transfer.config import STREAMS
-from trainables.embedding_transfer.generator_data import (
+from trainables.embedding_transfer.generators import (
     DEV_EPOCH,
     ChangedData,
     ChangedLines,
     ChangedPairs,
     ChangedSide,
-)
-from trainables.embedding_transfer.generator_training import (
     EmbeddingGenerator,
     FrozenMaskedLM,
     FrozenModel,
@@ -52,6 +50,7 @@ from trainables.embedding_transfer.graph import (
     NEW_LAYERS,
     GeneratorInputs,
     GeneratorSettings,
+    NewLayersSettings,
 )
 
 
@@ -59,24 +58,24 @@ def train_generator(context: StageContext) -> None:
     """Train and write a generator for each table that the perturbed sides read."""
     settings, inputs = GENERATOR.read(context)
     body = _read_body(settings, inputs).to(context.device)
-    generators = {
-        table: EmbeddingGenerator(settings.kind, body.table(table).shape[1]) for table in body.tables
-    }
     objective = GeneratorObjective(
         settings.distillation_lambda,
         settings.train.label_smoothing,
         settings.train.smoothing_kind,
-        has_prediction=body.can_predict,
     )
     sides = {
-        side: ChangedSide(load_vocabulary(inputs.tokenizers[side]), settings.rates[side], table, settings.cap)
+        side: ChangedSide(
+            load_vocabulary(inputs.tokenizers[side]),
+            settings.rates[side],
+            table,
+            settings.cap,
+            body.max_tokens,
+        )
         for side, table in body.sides.items()
     }
-    data, dev = (
-        _data(split, settings, inputs, sides, context.seed, body.max_tokens) for split in ("train", "dev")
-    )
+    data, dev = (_data(split, settings, inputs, sides, context.seed) for split in ("train", "dev"))
     outcome = train(
-        Training(GeneratorModel(body, generators), objective, data, settings.train),
+        Training(GeneratorModel(body, settings.kind), objective, data, settings.train),
         context,
         evaluate=lambda model: _dev_losses(model, objective, dev, context.device),
     )
@@ -109,7 +108,6 @@ def _data(
     inputs: GeneratorInputs[Path],
     sides: Mapping[str, ChangedSide],
     seed: int,
-    max_tokens: int | None,
 ) -> ChangedData:
     encoded = read_encoded(inputs.encoded, split)
     if split == "dev":
@@ -120,7 +118,7 @@ def _data(
         assert settings.new_mask_rate is not None
         (side,) = sides.values()
         masker = Masker(encoded, MaskingIds.of(side.vocabulary), settings.masking, seed)
-        return ChangedLines(masker, batch_tokens, settings.new_mask_rate, side, max_tokens)
+        return ChangedLines(masker, batch_tokens, settings.new_mask_rate, side)
     if settings.masked_spans is not None:
         # monolingual text has one tokenizer; its spans are masked once, and only the segmentation varies from
         # epoch to epoch
@@ -128,8 +126,7 @@ def _data(
         _, masked = masked_spans(View(), encoded, settings.masked_spans, tokenizers)
         source = masked.epoch(DEV_EPOCH, seed)
         encoded = Encoded({**encoded.streams, STREAMS["encoder"]: source})
-    view = settings.view or View()
-    return ChangedPairs(encoded, view, batch_tokens, sides, seed=seed, max_tokens=max_tokens)
+    return ChangedPairs(encoded, settings.view, batch_tokens, sides, seed=seed)
 
 
 def _dev_losses(model: Any, objective: GeneratorObjective, dev: ChangedData, device: str) -> dict[str, float]:
@@ -144,24 +141,19 @@ def _dev_losses(model: Any, objective: GeneratorObjective, dev: ChangedData, dev
     return {f"generator/dev_{name}": total / tokens for name, total in sums.items()}
 
 
-def read_generators(directory: Path) -> dict[str, EmbeddingGenerator]:
-    """Read generators by table; a table shared by both sides is filed under the decoder."""
-    generators = {}
-    for name, weight in load_weights(directory / MODEL_FILE).items():
-        table = name.split(".")[1]  # of generators.TABLE.weight
-        generators[table] = EmbeddingGenerator("att" if weight.ndim == 1 else "patt", weight.shape[-1])
-        generators[table].load_state_dict({"weight": weight})
-    return generators
-
-
 def plan_by_generator(context: StageContext) -> None:
     """Plan the rows of each side's new vocabulary by trained generators."""
     settings, inputs = GENERATED_PLAN.read(context)
-    generators = read_generators(inputs.generator)
+    # by table, of generators.TABLE.weight
+    weights = {
+        name.split(".")[1]: weight for name, weight in load_weights(inputs.generator / MODEL_FILE).items()
+    }
 
     def method(side: str, table: Tensor) -> Method:
         # a single generator serves both sides of a shared table, or the only side of a masked LM
-        generator = generators[side] if side in generators else next(iter(generators.values()))
+        weight = weights[side] if side in weights else next(iter(weights.values()))
+        generator = EmbeddingGenerator("att" if weight.ndim == 1 else "patt", weight.shape[-1])
+        generator.load_state_dict({"weight": weight})
         return generator_method(settings.method, generator, table)
 
     write_plans(context, settings, inputs, method)
@@ -188,48 +180,37 @@ def attach_embeddings(context: StageContext) -> None:
     """Add new embedding layers to a pretrained model on the exchanged sides and train only these."""
     settings, inputs = NEW_LAYERS.read(context)
     assert inputs.start is not None
-    sides = settings.sides
     body = read_model(inputs.start)
     sizes = table_sizes(inputs.encoded, settings.view)
-    config = independent_config(body.config, sides, sizes, settings.num_layers)
-    model = fresh_model(config, *sizes, context.seed)
+    model = fresh_model(_with_new_layers(body.config, settings, sizes), *sizes, context.seed)
     # The pretrained rows are of another vocabulary, so nothing of them is kept.
-    replaced = tuple(pattern for side in sides for pattern in REPLACED[side])
+    replaced = tuple(pattern for side in settings.sides for pattern in REPLACED[side])
     carry_over(model, body.state_dict(), fresh=replaced, drop=replaced)
     alone = settings.model_copy(update={"learned": LearnedParameters(only=replaced)})
     training_task(model, alone, inputs, context).train(context)
 
 
-def independent_config(
-    config: TransformerConfig, sides: tuple[str, ...], vocab_sizes: tuple[int, int], num_layers: int
+def _with_new_layers(
+    config: TransformerConfig, settings: NewLayersSettings, vocab_sizes: tuple[int, int]
 ) -> TransformerConfig:
-    """Describe a model whose embeddings on some sides are small encoders.
-
-    Args:
-        config: The pretrained model.
-        sides: Among ``encoder`` and ``decoder``.
-        vocab_sizes: Tokens of the source and of the target vocabulary.
-        num_layers: Layers behind each new table.
-
-    Returns:
-        The configuration.
-    """
+    """Describe a model whose embeddings on the exchanged sides are small encoders."""
     sizes = config.model_dump(include={"d_model", "num_heads", "ffn_dim", "dropout"})
     contexts: dict[str, ContextConfig] = {}
     changes: dict[str, Any] = {"contexts": contexts}
     for side, name, size in zip(("encoder", "decoder"), ("source", "target"), vocab_sizes, strict=True):
-        if side not in sides:
+        if side not in settings.sides:
             continue
         kind = BiLMConfig if side == "encoder" else UniLMConfig
         contexts[f"{name}_layers"] = ContextConfig(
-            encoder=kind(vocab_size=size, num_layers=num_layers, **sizes),
+            encoder=kind(vocab_size=size, num_layers=settings.num_layers, **sizes),
             pooling=PoolingConfig(kind="output"),
             is_frozen=False,
             # our two-tower encoder expects an end token on both sides of every sentence
             prepend_id=EOS if side == "encoder" else None,
         )
+        changes[f"{name}_context"] = f"{name}_layers"
         # the small encoder scales its own table; scaling its output again would be twice
-        changes |= {f"{name}_context": f"{name}_layers", f"has_{name}_scale": False}
-    tying = "none" if "decoder" in sides else config.tying
+        changes[f"has_{name}_scale"] = False
+    tying = "none" if "decoder" in settings.sides else config.tying
     changes["tying"] = "decoder" if tying == "all" else tying
     return TransformerConfig(**dict(config) | changes)

@@ -11,6 +11,7 @@ from nlgraft.basics.errors import DataError
 from nlgraft.basics.strict_config import GIVEN, Condition, ReadWhen, StrictConfig
 from nlgraft.nn.model_config import LlamaConfig
 from nlgraft.stages.config_parts import (
+    VECTOR_METHODS,
     PretrainedConfig,
     ScoreConfig,
     UpstreamSeed,
@@ -39,10 +40,6 @@ EXTENDING = ("extend", "prune_extend")
 PRUNING = ("prune", "prune_extend")
 KEPT = "old_vocabulary"
 """Name of the training with the old vocabulary, and prefix of its metrics in trials with a new one."""
-VECTOR_METHODS = ("word2vec", "cbow", "focus", "wechsel")
-"""Methods that compare tokens by vectors learned from text."""
-
-
 DONOR_METHODS = ("omp",)
 """Methods that compare tokens in the space of a model that has the new ones."""
 
@@ -301,7 +298,7 @@ class Config(StrictConfig):
         "vocabulary.method": (_NEW,),
         "vocabulary.donor": ({**_NEW, "vocabulary.method": DONOR_METHODS},),
         "vocabulary.distillation": (_NEW,),
-        "vectors": ({**_NEW, "vocabulary.method": VECTOR_METHODS},),
+        "vectors": ({**_NEW, "vocabulary.method": tuple(VECTOR_METHODS)},),
         "training.new_rows_first_steps": (_NEW,),
         "training.table_lr_multiplier": (_NEW, {"training.lora": (None,)}),
         "training.has_reference": ({"vocabulary.change": (*WITH_NEW_ROWS, "prune")},),

@@ -10,39 +10,38 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from nlgraft.nn.model_config import LlamaConfig
-from nlgraft.pipeline.stage import Stage, StageGraph
+from nlgraft.pipeline.stage import Stage
 from nlgraft.stages import seq2seq_graph as pieces
+from nlgraft.stages.config_parts import VectorKind
 from nlgraft.stages.masked_lm_graph import CHECKPOINT_TOKENIZER
 from nlgraft.stages.released_graph import CHECKPOINTS, CheckpointSettings, checkpoint_settings
 from nlgraft.stages.seq2seq_graph import SCORE, ScoreInputs, TokenizedText
 from nlgraft.stages.stage_kind import (
-    EXCHANGE,
-    PLAN,
     SIDE,
     VECTORS,
     CorpusInputs,
-    ExchangeInputs,
     Inputs,
     NoInputs,
     NoSettings,
-    PlanInputs,
-    PlanSettings,
     Settings,
     StageKind,
     T,
     TokenizedInputs,
     TrainingSettings,
     TrainLanguageModelInputs,
+    TrialStages,
     VectorInputs,
     VectorSettings,
+    exchanged,
+    transfer_plan,
 )
 from nlgraft.text.corpus_config import SplitName
 from nlgraft.text.tokenizer_config import ByteTokenizerConfig
 from nlgraft.training.train_config import LoraConfig, TrainConfig
 from trainables.llm_vocabulary.config import (
+    DONOR_METHODS,
     EXTENDING,
     KEPT,
     PRUNING,
@@ -53,27 +52,6 @@ from trainables.llm_vocabulary.config import (
     PackedTrainConfig,
     has_target,
 )
-
-if TYPE_CHECKING:
-    from nlgraft.vocab.methods.interface import Method
-
-
-def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageGraph:
-    """Build the stage graph of a trial.
-
-    Args:
-        config: Everything the trial depends on.
-        seed: Of the further training and of the rows that are drawn; of the pretraining too where the config
-            says is_per_seed.
-        splits: Splits to score.
-
-    Returns:
-        The graph; its result holds the scores.
-
-    Raises:
-        DataError: A corpus or a checkpoint is missing.
-    """
-    return StageGraph(_Builder(config, seed).scores(splits))
 
 
 def _line_text(name: str, corpus: Stage, tokenizer: Stage) -> TokenizedText:
@@ -93,12 +71,11 @@ def _released(name: str, tokenizer_name: str, config: ModelConfig) -> tuple[Stag
     )
 
 
-class _Builder:
-    """Makes the stages of one trial, each once."""
+class _Trial(TrialStages[Config]):
+    """The stages of one trial."""
 
     def __init__(self, config: Config, seed: int) -> None:
-        self.config = config
-        self.seed = seed
+        super().__init__(config, seed)
         self.change = config.vocabulary.change
         self.is_changed = self.change != "none"
         self.has_new_rows = self.change in WITH_NEW_ROWS
@@ -200,10 +177,8 @@ class _Builder:
         seed = upstream.seed_of(self.seed)
         return TRAIN_CAUSAL.stage("upstream", settings, TrainLanguageModelInputs(**text.inputs), seed=seed)
 
-    def _vectors(self, kind: str | None, age: str) -> Stage | None:
+    def _vectors(self, kind: VectorKind, age: str) -> Stage:
         """Vectors of new tokens from downstream text, or of old ones from upstream text if there is any."""
-        if kind is None:
-            return None
         if age == "new":
             text = self.lines
         elif self.upstream_corpus is None:
@@ -212,17 +187,15 @@ class _Builder:
             text = _line_text("upstream", self.upstream_corpus, self.old)
         return VECTORS.stage(
             f"{age}_{kind}_vectors",
-            VectorSettings.model_validate(
-                {"kind": kind, "vectors": self.config.vectors, "streams": {SIDE: TEXT}}
-            ),
+            VectorSettings(kind=kind, vectors=self.config.vectors, streams={SIDE: TEXT}),
             VectorInputs(encoded=text.encoded, tokenizers={SIDE: text.tokenizer}, model=self.pretrained),
             seed=self.seed,
         )
 
-    def _donor(self, method: Method) -> tuple[Stage, Stage] | tuple[None, None]:
+    def _donor(self, method: str) -> tuple[Stage, Stage] | tuple[None, None]:
         """The model in whose space a method compares tokens, and its tokenizer."""
         config = self.config.vocabulary.donor
-        if config is None or not method.needs_donor:
+        if config is None or method not in DONOR_METHODS:
             return None, None
         if config.train is None:
             return _released("donor", "donor_tokenizer", config)
@@ -242,40 +215,36 @@ class _Builder:
         """Where each new row comes from; None where the vocabulary is the old one."""
         if not self.is_changed:
             return None
-        from nlgraft.vocab.methods.registry import find_method  # scipy, which reading a study does not need
-
-        config = self.config.vocabulary
         # All tokens of a pruned vocabulary are copied, whatever the method.
-        method = find_method(config.method if self.has_new_rows else "mean")
+        method = self.config.vocabulary.method if self.has_new_rows else "mean"
         donor, donor_tokenizer = self._donor(method)
-        inputs = PlanInputs(
-            model=self.pretrained,
-            old={SIDE: self.old},
-            new={SIDE: self.new},
-            new_vectors=self._vectors(method.vectors, "new"),
-            old_vectors=self._vectors(method.vectors if method.needs_old_vectors else None, "old"),
+        return transfer_plan(
+            self.pretrained,
+            {SIDE: self.old},
+            {SIDE: self.new},
+            method,
+            seed=self.seed,
+            vectors=self._vectors,
             donor=donor,
             donor_tokenizer=donor_tokenizer,
         )
-        return PLAN.stage("transfer_plan", PlanSettings(method=method.name), inputs, seed=self.seed)
 
     @cached_property
     def exchanged(self) -> Stage:
         """The model with the trial's vocabulary, before any training."""
         if self.plans is None:
             return self.pretrained
-        inputs = ExchangeInputs(model=self.pretrained, plans=self.plans)
-        exchanged = EXCHANGE.stage("transfer", NoSettings(), inputs)
+        model = exchanged(self.pretrained, self.plans)
         distillation = self.config.vocabulary.distillation
         if distillation is None or not self.has_new_rows:
-            return exchanged
+            return model
         old = _line_text("old", self.corpus, self.old)
         return DISTILLED.stage(
             "distilled",
             DistilSettings(**dict(distillation)),
             DistilInputs(
                 **self.lines.inputs,
-                start=exchanged,
+                start=model,
                 teacher=self.pretrained,
                 old_encoded=old.encoded,
                 old_tokenizer=self.old,
@@ -386,6 +355,9 @@ class _Builder:
             caught_up = CatchUpInputs(trained=self.model, reference=self._kept)
             stages["catch_up"] = CATCH_UP.stage("catch_up", NoSettings(), caught_up)
         return stages
+
+
+stage_graph = _Trial.graph
 
 
 # Settings and inputs of the stages that only this system has. No torch.

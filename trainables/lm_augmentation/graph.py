@@ -9,7 +9,7 @@ from functools import cached_property
 
 from nlgraft.nn.context_config import ContextConfig
 from nlgraft.nn.model_config import TransformerConfig
-from nlgraft.pipeline.stage import Stage, StageGraph
+from nlgraft.pipeline.stage import Stage
 from nlgraft.stages import context_graph
 from nlgraft.stages import seq2seq_graph as pieces
 from nlgraft.stages.seq2seq_graph import (
@@ -18,6 +18,7 @@ from nlgraft.stages.seq2seq_graph import (
     EncodedText,
     TrainSettings,
 )
+from nlgraft.stages.stage_kind import TrialStages
 from nlgraft.text.corpus_config import EOS, TextConfig
 from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, ParameterGroup, View
 from nlgraft.training.train_config import Side as StreamSide
@@ -34,18 +35,13 @@ VIEW = View(target_start=EOS)
 """The decoder starts with the end token in every arm, as the language models do (fairseq's convention)."""
 
 
-def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageGraph:
-    """Build the stage graph of a trial."""
-    return StageGraph(_Builder(config, seed).scores(splits))
+class _Trial(TrialStages[Config]):
+    """The stages of one trial."""
 
-
-class _Builder:
-    """Makes the stages of one trial, each once."""
-
-    def __init__(self, config: Config, seed: int) -> None:
-        self.config = config
-        self.seed = seed
-        self.used: list[Side] = [side for side in SIDES if config.representation(side).use != "table"]
+    @property
+    def used(self) -> list[Side]:
+        """Sides that read a language model."""
+        return [side for side in SIDES if self.config.representation(side).use != "table"]
 
     @cached_property
     def texts(self) -> dict[Side, Stage]:
@@ -181,3 +177,6 @@ class _Builder:
         )
         count = self.config.num_extracted_sentences
         return pieces.scores(self.trained, self.text, splits, decoding, score, num_extracted_sentences=count)
+
+
+stage_graph = _Trial.graph

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from nlgraft.nn.checkpoint_files import LanguagePlace
-from nlgraft.pipeline.stage import Stage, StageGraph
+from nlgraft.pipeline.stage import Stage
 from nlgraft.stages import seq2seq_graph as pieces
 from nlgraft.stages.config_parts import MASK_TOKEN, MaskedSpansConfig, PhaseConfig
 from nlgraft.stages.masked_lm_graph import bert2bert
@@ -29,8 +29,15 @@ from nlgraft.stages.seq2seq_graph import (
     TranslationInputs,
     learned_scores,
 )
-from nlgraft.stages.stage_kind import CorpusInputs, EncodeSettings, Inputs, Settings, StageKind, T
-from nlgraft.text.corpus_config import Split
+from nlgraft.stages.stage_kind import (
+    CorpusInputs,
+    EncodeSettings,
+    Inputs,
+    Settings,
+    StageKind,
+    T,
+    TrialStages,
+)
 from nlgraft.training.train_config import (
     ALL_LEARNED,
     LearnedParameters,
@@ -49,25 +56,8 @@ NEW = (
 """Pattern of the parameters that a single-source model lacks."""
 
 
-def stage_graph(config: Config, *, seed: int, splits: tuple[Split, ...]) -> StageGraph:
-    """Build the stage graph of a trial.
-
-    Args:
-        config: Everything the trial depends on.
-        seed: Seed of both finetunings, and of the pretraining if ``upstream.is_per_seed``.
-        splits: Splits of the task to translate and score.
-
-    Raises:
-        DataError: A corpus or a checkpoint is missing.
-    """
-    return StageGraph(_Trial(config, seed).scores(splits))
-
-
-class _Trial:
-    """Makes the stages of one trial, each once."""
-
-    def __init__(self, config: Config, seed: int) -> None:
-        self.config, self.seed = config, seed
+class _Trial(TrialStages[Config]):
+    """The stages of one trial."""
 
     # --- text -------------------------------------------------------------------------------------------
 
@@ -247,7 +237,7 @@ class _Trial:
 
     # --- scores -----------------------------------------------------------------------------------------
 
-    def scores(self, splits: Sequence[Split]) -> Stage:
+    def scores(self, splits: tuple[str, ...]) -> Stage:
         """The last stage: all scores of the trial."""
         is_joined = self.config.documents == "joined"
         translations = {split: self._translation(split) for split in splits}
@@ -267,9 +257,7 @@ class _Trial:
             further=further,
         )
 
-    def _translation(
-        self, split: Split, foreign_source: int | None = None, name: str = "translation"
-    ) -> Stage:
+    def _translation(self, split: str, foreign_source: int | None = None, name: str = "translation") -> Stage:
         """Translate a split, optionally with one source replaced by that of another example."""
         config = self.config
         view = self.view(config.read_sources)
@@ -312,6 +300,9 @@ class _Trial:
             further=further or {},
         )
         return SCORE.stage(name, settings, inputs)
+
+
+stage_graph = _Trial.graph
 
 
 def _learned(phase: MultiSourceConfig) -> LearnedParameters:

@@ -9,39 +9,30 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cached_property
 
-from nlgraft.pipeline.stage import Stage, StageGraph
+from nlgraft.pipeline.stage import Stage
 from nlgraft.stages import masked_lm_graph as masked_pieces
 from nlgraft.stages import seq2seq_graph as pieces
 from nlgraft.stages.masked_lm_graph import MaskedText, ScoreClassifierInputs, TrainMaskedSettings
-from nlgraft.stages.stage_kind import Inputs, NoSettings, Settings, StageKind, T
+from nlgraft.stages.stage_kind import (
+    SIDE,
+    Inputs,
+    NoSettings,
+    Settings,
+    StageKind,
+    T,
+    TrialStages,
+    exchanged,
+    transfer_plan,
+)
 from nlgraft.text.corpus_config import AnyCorpus
 from trainables.vocabulary_transfer.config import KEPT, PLAN_METHODS, SCRATCH, Config, SplitConfig
 
 
-def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageGraph:
-    """Build the stage graph of a trial.
-
-    Args:
-        config: Everything the trial depends on.
-        seed: Of the classifier, the further masked-LM training and the rows that are drawn; of the
-            pretraining too where the config says is_per_seed.
-        splits: Splits to score.
-
-    Returns:
-        The graph; its result holds the scores.
-
-    Raises:
-        DataError: A corpus or a checkpoint is missing.
-    """
-    return StageGraph(_Builder(config, seed).scores(splits))
-
-
-class _Builder:
-    """Makes the stages of one trial, each once."""
+class _Trial(TrialStages[Config]):
+    """The stages of one trial."""
 
     def __init__(self, config: Config, seed: int) -> None:
-        self.config = config
-        self.seed = seed
+        super().__init__(config, seed)
         self.method = config.transfer.method
         self.limit = config.data.max_tokens
 
@@ -134,13 +125,9 @@ class _Builder:
             return masked_pieces.begun_masked_lm(
                 "fresh", self.config.masked_lm, self.text.tokenizer, max_tokens=self.limit, seed=self.seed
             )
-        return masked_pieces.exchanged_masked_lm(
-            self.pretrained,
-            self.old,
-            self.text.tokenizer,
-            method=PLAN_METHODS.get(self.method, self.method),
-            seed=self.seed,
-        )
+        method, new = PLAN_METHODS.get(self.method, self.method), {SIDE: self.text.tokenizer}
+        plans = transfer_plan(self.pretrained, {SIDE: self.old}, new, method, seed=self.seed)
+        return exchanged(self.pretrained, plans)
 
     @cached_property
     def body(self) -> Stage:
@@ -171,6 +158,9 @@ class _Builder:
             "speed": SPEED.stage("speed", NoSettings(), read),
         }
         return masked_pieces.classifier_scores(replace(read, further=further), splits)
+
+
+stage_graph = _Trial.graph
 
 
 def _have_one_origin(*corpora: AnyCorpus) -> bool:

@@ -261,3 +261,14 @@ class VectorsConfig(StrictConfig):
     """Passes over the training text of the domain."""
     batch_size: int = Field(default=2048, ge=1)
     """Predictions per optimiser step."""
+
+
+VectorKind = Literal["skipgram", "cbow"]
+VECTOR_METHODS: Mapping[str, tuple[VectorKind, tuple[Literal["new", "old"], ...]]] = {
+    "word2vec": ("skipgram", ("new",)),
+    "cbow": ("cbow", ("new",)),
+    "focus": ("skipgram", ("new",)),
+    "wechsel": ("skipgram", ("new", "old")),
+}
+"""Transfer methods that compare tokens by vectors learned from text: their kind, and the tokens that need
+them. Here since ``nlgraft.vocab.methods`` imports scipy, which reading a study does not need."""

@@ -12,16 +12,9 @@ from nlgraft.stages.config_parts import ClassificationConfig, MaskedLMConfig
 from nlgraft.stages.released_graph import CHECKPOINTS, CheckpointSettings, Released, checkpoint_settings
 from nlgraft.stages.seq2seq_graph import EncodedText, TokenizedText
 from nlgraft.stages.stage_kind import (
-    EXCHANGE,
-    PLAN,
-    SIDE,
     CorpusInputs,
-    ExchangeInputs,
     Inputs,
     NoInputs,
-    NoSettings,
-    PlanInputs,
-    PlanSettings,
     Settings,
     StageKind,
     T,
@@ -123,20 +116,6 @@ def begun_masked_lm(
     )
     inputs = BeginMaskedInputs(tokenizer=tokenizer)
     return BEGIN_MASKED.stage(name, settings, inputs, seed=seed, locations=_locations(config))
-
-
-def exchanged_masked_lm(
-    model: Stage,
-    old: Stage,
-    new: Stage,
-    *,
-    method: str,
-    seed: int,
-) -> Stage:
-    """Exchange the vocabulary of a masked language model by a method that needs no training."""
-    inputs = PlanInputs(model=model, old={SIDE: old}, new={SIDE: new})
-    plans = PLAN.stage("transfer_plan", PlanSettings(method=method), inputs, seed=seed)
-    return EXCHANGE.stage("transfer", NoSettings(), ExchangeInputs(model=model, plans=plans))
 
 
 def continued_masked_lm(

@@ -20,7 +20,8 @@ the directories of the artifacts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Generic, Literal, TypeVar, dataclass_transform
 
@@ -28,8 +29,8 @@ from nlgraft.basics.errors import ContractError
 from nlgraft.basics.strict_config import StrictConfig
 from nlgraft.nn.context_config import LanguageModelConfig
 from nlgraft.pipeline.fingerprint import canonical_json
-from nlgraft.pipeline.stage import Stage, StageContext, Work
-from nlgraft.stages.config_parts import VectorsConfig
+from nlgraft.pipeline.stage import Stage, StageContext, StageGraph, Work
+from nlgraft.stages.config_parts import VECTOR_METHODS, VectorKind, VectorsConfig
 from nlgraft.text.corpus_config import Split
 from nlgraft.text.tokenizer_config import LearnedTokenizerConfig
 from nlgraft.training.train_config import PRECISION_INPUT, TrainConfig
@@ -37,6 +38,7 @@ from nlgraft.training.train_config import PRECISION_INPUT, TrainConfig
 T = TypeVar("T")
 SettingsT = TypeVar("SettingsT", bound="Settings")
 InputsT = TypeVar("InputsT", bound="Inputs[Any]")
+ConfigT = TypeVar("ConfigT")
 
 
 class Settings(StrictConfig):
@@ -155,6 +157,35 @@ class StageKind(Generic[SettingsT, InputsT]):
             return self.inputs(**directories)
         except TypeError as error:
             raise ContractError(f"stage {context.stage.name}: inputs of {self.run}: {error}") from error
+
+
+class TrialStages(ABC, Generic[ConfigT]):
+    """Makes the stages of one trial, each once; a system derives its own and exports its ``graph``."""
+
+    def __init__(self, config: ConfigT, seed: int) -> None:
+        self.config, self.seed = config, seed
+
+    @classmethod
+    def graph(cls, config: ConfigT, *, seed: int, splits: tuple[str, ...]) -> StageGraph:
+        """Build the stage graph of a trial.
+
+        Args:
+            config: Everything the trial depends on.
+            seed: Of all that is trained or drawn for the trial alone; of models that trials share too where
+                the config says is_per_seed.
+            splits: Splits to score.
+
+        Returns:
+            The graph; its result holds the scores of every split.
+
+        Raises:
+            DataError: A corpus or a checkpoint is missing.
+        """
+        return StageGraph(cls(config, seed).scores(splits))
+
+    @abstractmethod
+    def scores(self, splits: tuple[str, ...]) -> Stage:
+        """The last stage: all scores of the trial."""
 
 
 # Kinds that several graphs share: text, trainings, language models, exchanges of a vocabulary.
@@ -377,7 +408,7 @@ SIDE = "encoder"
 class VectorSettings(Settings):
     """Vectors of the tokens of some vocabularies, learned from training text; as wide as the model."""
 
-    kind: Literal["skipgram", "cbow"]
+    kind: VectorKind
     """Predict the context of a token, or a token from its context."""
     vectors: VectorsConfig
     """Passes over the text and batch size."""
@@ -431,3 +462,44 @@ class ExchangeInputs(Inputs[T]):
 VECTORS = StageKind("nlgraft.stages.run.exchange_stages:learn_token_vectors", VectorSettings, VectorInputs)
 PLAN = StageKind("nlgraft.stages.run.exchange_stages:plan", PlanSettings, PlanInputs, version=2)
 EXCHANGE = StageKind("nlgraft.stages.run.exchange_stages:exchange", NoSettings, ExchangeInputs)
+
+
+def transfer_plan(
+    model: Stage,
+    old: Mapping[str, Stage],
+    new: Mapping[str, Stage],
+    method: str,
+    *,
+    seed: int,
+    cap: int | None = None,
+    vectors: Callable[[VectorKind, str], Stage] | None = None,
+    donor: Stage | None = None,
+    donor_tokenizer: Stage | None = None,
+) -> Stage:
+    """Plan the rows of new vocabularies by a method that needs no training; inputs as in ``PlanInputs``.
+
+    Args:
+        model: The model.
+        old: Its tokenizers, by side.
+        new: The new ones, by side.
+        method: Name of a method of ``nlgraft.vocab.methods``.
+        seed: Seed of what it draws.
+        cap: Largest number of similar tokens of a token; None: all.
+        vectors: Learns vectors of a kind for the ``new`` or the ``old`` tokens, if the method needs them.
+        donor: Model that has the new tokens, if the method needs one.
+        donor_tokenizer: Its tokenizer.
+    """
+    kind, ages = VECTOR_METHODS.get(method, ("skipgram", ()))
+    learned = {}
+    if ages:
+        assert vectors is not None, "the system says how they are learned"
+        learned = {f"{age}_vectors": vectors(kind, age) for age in ages}
+    inputs = PlanInputs(
+        model=model, old=old, new=new, donor=donor, donor_tokenizer=donor_tokenizer, **learned
+    )
+    return PLAN.stage("transfer_plan", PlanSettings(method=method, cap=cap), inputs, seed=seed)
+
+
+def exchanged(model: Stage, plans: Stage) -> Stage:
+    """Exchange the vocabularies of a model as planned."""
+    return EXCHANGE.stage("transfer", NoSettings(), ExchangeInputs(model=model, plans=plans))

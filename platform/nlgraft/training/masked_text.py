@@ -100,13 +100,9 @@ class MaskedLine:
 
     def labels(self) -> list[int]:
         """Label each position, begin and end included."""
-        return labels_of(self.tokens, self.is_predicted)
-
-
-def labels_of(tokens: Sequence[int], is_predicted: Sequence[bool]) -> list[int]:
-    """Label the positions of a line with begin and end from its tokens without them."""
-    inner = (token if chosen else NOT_PREDICTED for token, chosen in zip(tokens, is_predicted, strict=True))
-    return [NOT_PREDICTED, *inner, NOT_PREDICTED]
+        pairs = zip(self.tokens, self.is_predicted, strict=True)
+        inner = (token if is_predicted else NOT_PREDICTED for token, is_predicted in pairs)
+        return [NOT_PREDICTED, *inner, NOT_PREDICTED]
 
 
 class Masker:
@@ -189,7 +185,10 @@ class Masker:
 
     def batch(self, rows: IntArray, epoch: int) -> MaskedBatch:
         """Make the batch of some lines, masked as in an epoch."""
-        lines = [self.line(int(row), epoch) for row in rows]
+        return self.pack([self.line(int(row), epoch) for row in rows])
+
+    def pack(self, lines: Sequence[MaskedLine]) -> MaskedBatch:
+        """Put begin and end around masked lines and make a batch of them."""
         ids = [[self.ids.begin, *line.inputs, self.ids.end] for line in lines]
         return MaskedBatch.of(ids, [line.labels() for line in lines], self.ids.pad)
 
