@@ -19,8 +19,8 @@ noise is not normal. So a prior never says more than its studies (``benchmarks/n
 
 **When it does not fit.** `applicable` compares the variance of a whole study with the prior's, before a mean
 is looked at. In the place of a prior that is too low, or for a study of several arms too high, the study's
-pooled variance moderates, with the degrees of freedom that it has beyond those of one comparison. With a prior
-of twice the true deviation an effect of two among four arms is so found in .26 of studies instead of .05.
+pooled variance moderates, with the degrees of freedom that it has beyond those of one comparison. With a
+prior of twice the true deviation an effect of two among four arms is so found in .26 of studies, not in .05.
 
 **An empty store** borrows from the studies that nlgraft ships (`published_prior`): of the same system and
 metric, and of a like size, but of other text. Two degrees of freedom are the most that they count for: then
