@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import warnings
@@ -10,13 +9,13 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 from annotated_types import Ge, Le
 from pydantic import Field, TypeAdapter, ValidationError, create_model
 
 from nlgraft.basics.errors import ContractError, nearest
-from nlgraft.basics.strict_config import StrictConfig
+from nlgraft.basics.strict_config import StrictConfig, are_met
 from nlgraft.pipeline.fingerprint import canonical_json
 from nlgraft.study.data.part import Duration
 from nlgraft.study.data.system import Metric
@@ -68,6 +67,9 @@ class SettingConfig(StrictConfig):
     when: dict[str, tuple[Value, ...]] = Field(default={})
     """Other settings and the values they must have for this one to be read; it is left out otherwise."""
 
+    def __hash__(self) -> int:
+        return hash(self.model_dump_json())
+
     @property
     def annotation(self) -> Any:
         """The type of the setting's values, for pydantic."""
@@ -92,8 +94,8 @@ class MetricConfig(StrictConfig):
 
     direction: Literal["maximize", "minimize"]
     """Which way is better."""
-    unit: str = "points"
-    """Unit of the value."""
+    unit: str | None = None
+    """Unit of the value; null: it is called as the metric is."""
     description: str | None = None
     """What is measured."""
     key: str | None = None
@@ -101,16 +103,19 @@ class MetricConfig(StrictConfig):
 
     def of(self, name: str) -> Metric:
         """Describe the metric of this name, which begins with its split if it has one."""
-        split: Any = name.partition("/")[0] if "/" in name else None
+        split, _, rest = name.rpartition("/")
         return Metric(
-            direction=self.direction, unit=self.unit, split=split, description=self.description or ""
+            direction=self.direction,
+            unit=self.unit or rest.removeprefix(ITEM),
+            split=cast(Any, split or None),
+            description=self.description or "",
         )
 
 
 class StageConfig(StrictConfig):
     """One command of a trial."""
 
-    command: str = Field(min_length=1)
+    command: str = Field(pattern=r"\S")
     """Command line, split into words as a shell does, and run without one. In braces: a setting's name,
     ``seed``, ``data.NAME``, ``needs.STAGE`` (directory of what that stage kept), ``checkpoint`` (directory
     from which a killed command goes on); ``{settings}`` stands for all settings that no command names."""
@@ -133,12 +138,12 @@ class StageConfig(StrictConfig):
     @property
     def placeholders(self) -> set[str]:
         """Names in braces."""
-        return _names_in("\n".join((self.command, *self.environment.values())))
+        return names_in("\n".join((self.command, *self.environment.values())))
 
     @property
     def names_by_text(self) -> list[set[str]]:
         """Names in braces of each word and of each variable, which is left out if one has no value."""
-        return [_names_in(text) for text in (*shlex.split(self.command), *self.environment.values())]
+        return [names_in(text) for text in (*shlex.split(self.command), *self.environment.values())]
 
     def _problems(self) -> Iterator[str]:
         try:
@@ -148,12 +153,12 @@ class StageConfig(StrictConfig):
             return
         # They are several words, of which a part of a word cannot consist.
         for word in words:
-            if word != "{settings}" and "settings" in _names_in(word):
+            if word != "{settings}" and "settings" in names_in(word):
                 advice = "write it as a word by itself, without quotes, or name each setting; in a shell: "
                 shell = """sh -c 'python train.py "$@"' sh {settings}"""
                 yield f"command: {{settings}} stands inside the word {word!r}; {advice}{shell}"
         for name, text in self.environment.items():
-            if "settings" in _names_in(text):
+            if "settings" in names_in(text):
                 yield f"environment.{name}: {{settings}} are words of a command; name each setting here"
 
 
@@ -181,13 +186,12 @@ class Config(StrictConfig):
         """Return the config class and the metrics of a study; of those that are refused, the names."""
         values = base if isinstance(base, Mapping) else {}
         settings = read_entries(SettingConfig, values.get("declare"))
-        readable = {name: values["declare"][name] if setting else None for name, setting in settings.items()}
         metrics: dict[str, Metric] = {}
         for name, metric in read_entries(MetricConfig, values.get("metrics")).items():
             # A guess for one that is refused, so that it makes no other problem.
             direction = "maximize" if "max" in str(values["metrics"][name]) else "minimize"
             metrics[name] = (metric or MetricConfig(direction=direction)).of(name)
-        return _with_settings(canonical_json(readable)), metrics
+        return _with_settings(tuple(settings.items())), metrics
 
     def read_by(self, stage: StageConfig) -> dict[str, Value]:
         """Return the values of the settings that a command reads, without those that have no value."""
@@ -198,9 +202,7 @@ class Config(StrictConfig):
         return {
             name: values[name]
             for name, setting in self.declare.items()
-            if name in names
-            and values.get(name) is not None
-            and all(values.get(other) in allowed for other, allowed in setting.when.items())
+            if name in names and values.get(name) is not None and are_met((setting.when,), values)
         }
 
     @property
@@ -215,9 +217,9 @@ class Config(StrictConfig):
 
     def _problems(self) -> Iterator[str]:
         declared, misspelt = list(self.declare), list[str]()
+        for name in self.declare.keys() & {*_RESERVED}:
+            yield f"declare.{name}: the name is taken; give another"
         for name, setting in self.declare.items():
-            if name in _RESERVED:
-                yield f"declare.{name}: the name is taken; give another"
             for other in setting.when.keys() - {*declared}:
                 misspelt.append(other)
                 yield f"declare.{name}.when: there is no setting {other!r}. {nearest(other, declared)}"
@@ -227,14 +229,13 @@ class Config(StrictConfig):
                 yield f"stages.{name}.needs: no stage {other!r} beside it. {nearest(other, others)}"
             allowed = [*declared, *_RESERVED, *(f"data.{file}" for file in self.data.files)]
             allowed += [f"needs.{other}" for other in stage.needs]
+            hints = {f"needs.{other}": f"Add {other} to stages.{name}.needs" for other in others}
             for placeholder in sorted(stage.placeholders - {*allowed}):
                 misspelt.append(placeholder)
-                hint = f"{nearest(placeholder, allowed)}; braces of the command itself are doubled: {{{{ }}}}"
-                if (
-                    placeholder.startswith("needs.")
-                    and (other := placeholder.removeprefix("needs.")) in others
-                ):
-                    hint = f"Add {other} to stages.{name}.needs"
+                braces = (
+                    f"{nearest(placeholder, allowed)}; braces of the command itself are doubled: {{{{ }}}}"
+                )
+                hint = hints.get(placeholder, braces)
                 yield f"stages.{name}: {{{placeholder}}} stands for nothing. {hint}"
             if not stage.metrics and not any(name in other.needs for other in self.stages.values()):
                 yield f"stages.{name} writes no metrics (stages.{name}.metrics), and no stage needs it"
@@ -260,7 +261,8 @@ class Config(StrictConfig):
                 yield f"stages.{name}: {{{placeholder}}} is left out with {advice}"
 
 
-def _names_in(text: str) -> set[str]:
+def names_in(text: str) -> set[str]:
+    """Return the names in braces of a text."""
     return {match[1] for match in PLACEHOLDER.finditer(text)} - {None}
 
 
@@ -276,12 +278,11 @@ def read_entries(kind: type[_Part], entries: Any) -> dict[str, _Part | None]:
 
 
 @lru_cache(maxsize=64)
-def _with_settings(declared: str) -> type[Config]:
+def _with_settings(declared: tuple[tuple[str, SettingConfig | None], ...]) -> type[Config]:
     """Make the config class of a study that declares these settings; the same ones give the same class."""
-    entries = read_entries(SettingConfig, json.loads(declared))
-    settings = {name: setting for name, setting in entries.items() if setting is not None}
     # Of a setting that is refused any value is one; its name may be none.
-    fields: dict[str, Any] = {name: (Any, None) for name in entries if _NAME.fullmatch(name)}
+    fields: dict[str, Any] = {name: (Any, None) for name, _ in declared if _NAME.fullmatch(name)}
+    settings = {name: setting for name, setting in declared if setting is not None}
     for name, setting in settings.items():
         text = " ".join(filter(None, (setting.description, setting.unit and f"Unit: {setting.unit}.")))
         fields[name] = (setting.annotation, Field(default=setting.default, description=text))
@@ -289,10 +290,5 @@ def _with_settings(declared: str) -> type[Config]:
         # A setting called copy or json hides a method of pydantic that nothing calls here.
         warnings.simplefilter("ignore", UserWarning)
         part = create_model("Settings", __base__=StrictConfig, **fields)
-    config_type = create_model("Config", __base__=Config, settings=(part, part()))
-    config_type.READ_WHEN = {
-        f"settings.{name}": ({f"settings.{other}": values for other, values in setting.when.items()},)
-        for name, setting in settings.items()
-        if setting.when
-    }
-    return config_type
+    part.READ_WHEN = {name: (setting.when,) for name, setting in settings.items() if setting.when}
+    return create_model("Config", __base__=Config, settings=(part, part()))

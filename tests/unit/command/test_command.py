@@ -291,7 +291,7 @@ def test_words_are_filled_in_without_a_shell(code, store):
             "'dev/loss' is in no file. Did you mean 'dev/los'. Read: out.json with dev/los, a$",
         ),
         ("echo '{\"dev/loss\": NaN}' > out.json", "metric dev/loss is nan in out.json"),
-        ("echo '{\"dev/loss\": \"low\"}' > out.json", "dev/loss is 'low' in out.json, not a number"),
+        ("echo '{\"dev/loss\": \"low\"}' > out.json", "dev/loss is 'low' in out.json, not a finite number"),
     ],
 )  # fmt: skip
 def test_a_failure_says_what_is_wrong_and_is_tried_again(code, store, script, words):
@@ -317,9 +317,9 @@ def test_a_failure_says_what_is_wrong_and_is_tried_again(code, store, script, wo
         # What a later look would find is told with the rest.
         (
             "item,metric,value\\na,test/item.hit,yes\\nb,test/item.hit,nan\\n",
-            "line 2: 'yes' is not a number; metric test/item.hit is nan in items.csv, item b",
+            "line 2: 'yes' is not a number; metric test/item.hit is nan in items.csv, line 3",
         ),
-        ("item,metric,value\\na,test/item.hit,nan\\n", "metric test/item.hit is nan in items.csv, item a"),
+        ("item,metric,value\\na,test/item.hit,nan\\n", "metric test/item.hit is nan in items.csv, line 2"),
     ],
 )
 def test_a_table_of_items_is_checked(code, store, content, words):
