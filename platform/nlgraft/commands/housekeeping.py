@@ -306,7 +306,7 @@ def compare(
             runs, table.notes = logged_runs(uri, experiment, arm, seed)
             table.add(experiment, "", runs)
         name = f"scores of {experiment or Path(sources[0].rpartition('=')[2]).name}"
-        scores, notes = compare_scores(table, name, metrics, baseline, store, is_lower_better=is_lower_better)
+        scores, notes = compare_scores(table, name, baseline, store, is_lower_better=is_lower_better)
     if store is not None:
         another, place = "" if ledger else "; --ledger STORE takes another", ledger or Storage().path
         notes.append(
