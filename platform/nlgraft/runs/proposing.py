@@ -62,13 +62,12 @@ def seeds_of(number: int, num_seeds: int) -> list[int]:
 
 def split_overrides(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
     """Split overrides into those that select a study (scales, storage ...) and those that are proposed."""
-    chosen = [text for text in overrides if _is_choice(text)]
+    chosen = [
+        text
+        for text in overrides
+        if text.startswith("@") or text.partition("=")[0].partition(".")[0] in NOT_IN_VARIANT
+    ]
     return chosen, [text for text in overrides if text not in chosen]
-
-
-def _is_choice(text: str) -> bool:
-    field = text.partition("=")[0].partition(".")[0]
-    return text.startswith("@") or field in NOT_IN_VARIANT
 
 
 def baseline_of(study: Study, cell: Cell | None = None) -> Study:
@@ -369,18 +368,8 @@ class Attempt:
         return self._append(decided)
 
     def _append(self, step: Step) -> Stream:
-        """Append a step unless the stream holds one like it."""
-
-        def new_step(stream: Stream) -> Step | None:
-            proposal = stream.proposals[step.number]
-            is_entered = {
-                "decided": proposal.decided is not None,
-                "measured": proposal.measured is not None,
-                "lost": any((step.arm, seed) in proposal.lost for seed in step.seeds),
-            }
-            return None if is_entered[step.kind] else step
-
-        return append(self._place.store, self._key, new_step)
+        # If another driver was faster, what it entered stands: see `Proposal.after`.
+        return append(self._place.store, self._key, lambda stream: step)
 
     def _measure(self, proposal: Proposal) -> tuple[Stream, str | None]:
         """Measure a kept proposal on seeds that took no part in any decision."""

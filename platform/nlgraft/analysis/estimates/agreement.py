@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from nlgraft.analysis.data.results import Results
 from nlgraft.analysis.data.trials import Array
 from nlgraft.analysis.estimates.comparison import rounded_all
 from nlgraft.basics.errors import DataError, NlgraftError, nearest
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _NUM_SAMPLES = 10_000
 _RANDOM_SEED = 20261128
@@ -106,13 +109,15 @@ def agreement(
 
 
 def _scale_agreement(result: Results, metric: str, largest: Results, target: str) -> ScaleAgreement:
-    small, large = _scores(result, metric), _scores(largest, target)
-    arms = [arm for arm in small if arm in large]
-    matrices = [_by_seed(scores, arms) for scores in (small, large)]
-    names = f"{result.study.variant}, {metric}, and {largest.study.variant}, {target}"
-    if len(arms) < 2 or not all(map(len, matrices)):
+    frames = [_scores(result, metric), _scores(largest, target)]
+    arms = frames[0].columns.intersection(frames[1].columns)
+    # A seed that an arm lacks is left out of all.
+    matrices = [frame[arms].dropna().to_numpy() for frame in frames]
+    num_seeds = (len(matrices[0]), len(matrices[1]))
+    if len(arms) < 2 or not all(num_seeds):
+        names = f"{result.study.variant}, {metric}, and {largest.study.variant}, {target}"
         raise DataError(f"{names}: two arms with common seeds are needed at both scales; run the studies")
-    alpha, num_seeds = largest.study.analysis.alpha, (len(matrices[0]), len(matrices[1]))
+    alpha = largest.study.analysis.alpha
     # The same draws for each scale and metric, whatever else is compared.
     rng = np.random.default_rng(_RANDOM_SEED)
     drawn = _share(*(_resampled_means(scores, rng) for scores in matrices))
@@ -121,23 +126,16 @@ def _scale_agreement(result: Results, metric: str, largest: Results, target: str
     return ScaleAgreement(result.study.variant, metric, share, ci and tuple(ci), len(arms), num_seeds)
 
 
-def _scores(result: Results, name: str) -> dict[str, dict[int, float]]:
-    """Return the scores of each arm by seed, more being better."""
+def _scores(result: Results, name: str) -> pd.DataFrame:
+    """Return the scores by seed and arm, more being better; of arms that have any."""
+    import pandas as pd  # half a second to import
+
     metric = result.system.metrics.get(name)
     if metric is None:
         hint = nearest(name, list(result.system.metrics))
         raise NlgraftError(f"{result.system.path} has no metric '{name}'. {hint}")
-    sign = 1.0 if metric.direction == "maximize" else -1.0
-    scores = {
-        cell.label: {seed: sign * value for seed, value in cell.values(name).items()} for cell in result.cells
-    }
-    return {arm: values for arm, values in scores.items() if values}
-
-
-def _by_seed(scores: Mapping[str, Mapping[int, float]], arms: Sequence[str]) -> Array:
-    """Return the scores of the seeds that all arms have, shape (seeds, arms)."""
-    seeds = set.intersection(*(set(scores[arm]) for arm in arms)) if arms else ()
-    return np.array([[scores[arm][seed] for arm in arms] for seed in sorted(seeds)])
+    frame = pd.DataFrame({cell.label: cell.values(name) for cell in result.cells}, dtype=float).sort_index()
+    return frame.dropna(axis=1, how="all") * (1 if metric.direction == "maximize" else -1)
 
 
 def _resampled_means(scores: Array, rng: np.random.Generator) -> Array:
