@@ -198,12 +198,17 @@ class Config(StrictConfig):
         values = self.settings.model_dump(mode="json")
         names = {*stage.placeholders}
         if "settings" in names:
-            names |= values.keys() - set().union(*(other.placeholders for other in self.stages.values()))
+            names |= values.keys() - self.named
         return {
             name: values[name]
             for name, setting in self.declare.items()
             if name in names and values.get(name) is not None and are_met((setting.when,), values)
         }
+
+    @property
+    def named(self) -> set[str]:
+        """Names in braces of all commands."""
+        return set().union(*(stage.placeholders for stage in self.stages.values()))
 
     @property
     def ordered_stages(self) -> list[str]:
@@ -243,7 +248,7 @@ class Config(StrictConfig):
             _ = self.ordered_stages
         except CycleError as error:
             yield f"stages need each other: {' needs '.join(reversed(error.args[1]))}"
-        used = set().union(*(stage.placeholders for stage in self.stages.values()))
+        used = self.named
         # A misspelt name may have meant it, or settings.
         if "seed" not in used and not get_close_matches("seed", misspelt):
             yield "no command of stages has {seed}, so all replicates would be one run: give it to the script"

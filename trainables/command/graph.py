@@ -48,19 +48,15 @@ def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageG
         DataError: The directory or a file is missing.
     """
     keys = {name: metric.key or name for name, metric in config.metrics.items()}
-    tested = {name for name in keys if name.startswith("test/")}
-    reported = {key: name for name, key in keys.items() if name not in tested}
+    # Search trials never see a test set, whatever the script writes.
+    untested = {name: key for name, key in keys.items() if not name.startswith("test/")}
     written = {name: stage.metrics for name, stage in config.stages.items() if stage.metrics}
     stages: dict[str, Stage] = {}
     for name in config.ordered_stages:
         # Of several commands that write metrics, none alone tells which are missing.
         alone = keys if [*written] == [name] else {}
-        stages[name] = _command(config, name, stages, {"reported": reported, "alone": alone}, seed)
-    settings = ResultSettings(
-        # Search trials never see a test set, whatever the script writes.
-        keys={name: key for name, key in keys.items() if "test" in splits or name not in tested},
-        files=tuple(written.items()),
-    )
+        stages[name] = _command(config, name, stages, {"reported": untested, "alone": alone}, seed)
+    settings = ResultSettings(keys=keys if "test" in splits else untested, files=tuple(written.items()))
     inputs = ResultInputs(writing={name: stages[name] for name in written})
     # A dot, which no name of a study's own stages has.
     return StageGraph(SELECT.stage("command.results", settings, inputs))

@@ -263,10 +263,11 @@ class _Progress:
         step = fields.get("step") if isinstance(fields, dict) else None
         if type(step) is not int:
             return
-        names: Mapping[str, str] = self._context.locations["reported"]
-        values = {name: fields[key] for key, name in names.items() if _is_finite(fields.get(key))}
+        keys: Mapping[str, str] = self._context.locations["reported"]
+        values = {name: fields[key] for name, key in keys.items() if _is_finite(fields.get(key))}
+        unix_ms = int(time.time() * 1000)
         for name, value in values.items():
-            self.curves.setdefault(name, []).append([step, value, int(time.time() * 1000)])
+            self.curves.setdefault(name, []).append([step, value, unix_ms])
         if values:
             self._context.report(step, values)
         if fields.get(_CHECKPOINT) is True:
@@ -318,8 +319,12 @@ def _hold(source: str, target: str) -> None:
 
 def _versions(directory: Path) -> dict[Path, tuple[int, int, int]]:
     """Tell files apart that were written again: inode, size and time of change, by path."""
-    files = {path: path.stat() for path in directory.rglob("*") if path.is_file()}
-    return {path: (file.st_ino, file.st_size, file.st_mtime_ns) for path, file in files.items()}
+    versions = {}
+    for path in directory.rglob("*"):
+        if path.is_file():
+            file = path.stat()
+            versions[path] = file.st_ino, file.st_size, file.st_mtime_ns
+    return versions
 
 
 # Files of metrics.
