@@ -27,7 +27,12 @@ ITEM = "item."
 """Begins the name of a metric, behind its split, that has a value for each item."""
 _Part = TypeVar("_Part", bound=StrictConfig)
 Value = int | float | str | bool
-_TYPES: Mapping[str, type] = {"int": int, "float": float, "text": str, "bool": bool}
+_TYPES: Mapping[str, type] = {
+    "int": int,
+    "float": float,
+    "text": str,
+    "bool": bool,
+}
 _RESERVED = ("seed", "settings", "checkpoint")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _SettingName = Annotated[str, Field(pattern=f"^{_NAME.pattern}$")]
@@ -101,16 +106,6 @@ class MetricConfig(StrictConfig):
     key: str | None = None
     """Its name in the script's file; null: the same."""
 
-    def of(self, name: str) -> Metric:
-        """Describe the metric of this name, which begins with its split if it has one."""
-        split, _, rest = name.rpartition("/")
-        return Metric(
-            direction=self.direction,
-            unit=self.unit or rest.removeprefix(ITEM),
-            split=cast(Any, split or None),
-            description=self.description or "",
-        )
-
 
 class StageConfig(StrictConfig):
     """One command of a trial."""
@@ -139,11 +134,6 @@ class StageConfig(StrictConfig):
     def placeholders(self) -> set[str]:
         """Names in braces."""
         return names_in("\n".join((self.command, *self.environment.values())))
-
-    @property
-    def names_by_text(self) -> list[set[str]]:
-        """Names in braces of each word and of each variable, which is left out if one has no value."""
-        return [names_in(text) for text in (*shlex.split(self.command), *self.environment.values())]
 
     def _problems(self) -> Iterator[str]:
         try:
@@ -190,7 +180,14 @@ class Config(StrictConfig):
         for name, metric in read_entries(MetricConfig, values.get("metrics")).items():
             # A guess for one that is refused, so that it makes no other problem.
             direction = "maximize" if "max" in str(values["metrics"][name]) else "minimize"
-            metrics[name] = (metric or MetricConfig(direction=direction)).of(name)
+            metric = metric or MetricConfig(direction=direction)
+            split, _, rest = name.rpartition("/")
+            metrics[name] = Metric(
+                direction=metric.direction,
+                unit=metric.unit or rest.removeprefix(ITEM),
+                split=cast(Any, split or None),
+                description=metric.description or "",
+            )
         return _with_settings(tuple(settings.items())), metrics
 
     def read_by(self, stage: StageConfig) -> dict[str, Value]:
@@ -259,9 +256,13 @@ class Config(StrictConfig):
         for name, stage in self.stages.items():
             values = {*self.read_by(stage), "seed"}
             unset = self.declare.keys() - values
-            read = set().union(*(names for names in stage.names_by_text if not names & unset))
+            read: set[str] = set()
+            # A word or a variable is left out if a setting in it has no value.
+            for text in (*shlex.split(stage.command), *stage.environment.values()):
+                if not names_in(text) & unset:
+                    read |= names_in(text)
+            missing = ", ".join(sorted(stage.placeholders & unset))
             for placeholder in sorted(stage.placeholders & values - read):
-                missing = ", ".join(sorted(stage.placeholders & unset))
                 advice = f"{missing}, which has no value; write each as a word by itself"
                 yield f"stages.{name}: {{{placeholder}}} is left out with {advice}"
 

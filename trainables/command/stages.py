@@ -410,17 +410,13 @@ def _metric_problems(keys: Mapping[str, str], scores: Scores) -> Iterator[str]:
             hint = f"{did_you_mean(key, [*scores])} Read: {read}".lstrip()
             yield f"metric {name}: {key!r} is in no file. {hint}"
             read = "the same"
-        elif not _is_item_metric(name) and None not in scores[key]:
+        elif None not in scores[key] and not name.partition("/")[2].startswith(ITEM):
             yield f"metric {name}: {key!r} has values of items; name it with {ITEM} behind the split"
         else:
             for value, where in scores[key].values():
                 if not _is_finite(value):
                     yield f"metric {name} is {repr(value)[:60]} in {where}, not a finite number"
                     break
-
-
-def _is_item_metric(name: str) -> bool:
-    return name.partition("/")[2].startswith(ITEM)
 
 
 def _is_finite(value: Any) -> bool:

@@ -290,7 +290,6 @@ def test_words_are_filled_in_without_a_shell(code, store):
     changes = {
         "base.stages.train.command": "python run.py 'x={{$HOME}} {name}' {settings} b={name} y={seed} a={{}}",
         "base.stages.train.environment": {"WHO": "seed {seed}", "NAME": "{name}"},
-        "base.stages.train.setting": "--{name}={value}",
         "base.declare.name.default": "two words; $(exit)",
     }
     graph = graph_of(study_of(code, {**changes, "factors": {}}))
