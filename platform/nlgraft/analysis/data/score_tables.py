@@ -56,7 +56,7 @@ class Score(NamedTuple):
         seed: Name of the run of the system.
         item: Name of the item; empty for a score of a whole run.
         metric: Name of the metric.
-        value: The score, finite.
+        value: The score, finite; what stands in its place otherwise.
     """
 
     where: str
@@ -64,7 +64,7 @@ class Score(NamedTuple):
     seed: str
     item: str
     metric: str
-    value: float
+    value: float | str
 
 
 Runs = dict[tuple[str, str], dict[str, Score]]
@@ -82,7 +82,6 @@ class ScoreTable:
         is_up: Which way is better, by metric, where a file says it.
         notes: What was left out, or read in a way that may surprise.
         problems: What cannot be read.
-        unfit: Metrics with their values that are no finite numbers.
         misspelt: Columns whose names are nearly those of columns that are not there.
     """
 
@@ -91,7 +90,6 @@ class ScoreTable:
     is_up: dict[str, bool] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    unfit: list[tuple[str, str]] = field(default_factory=list)
     misspelt: list[str] = field(default_factory=list)
     _sources: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict)
 
@@ -129,7 +127,7 @@ class ScoreTable:
         are_systems = not (is_long or name or roles["system"])
         if are_systems and scored:
             self.notes.append(f"{source}: no column names systems, so each is one: {', '.join(scored)}")
-        num_before = len(self.scores) + len(self.unfit)
+        num_before = len(self.scores)
         for where, row in rows:
             system, seed, item, metric = (_text(row.get(roles[role])) for role in Score._fields[1:5])
             system = name or system or Path(source).stem
@@ -145,12 +143,9 @@ class ScoreTable:
                 sources = self._sources.setdefault((system, metric), {})
                 source_number = sources.setdefault(source, len(sources) + 1)
                 number = _number(value)
-                if number is None or not abs(number) < _INFINITE:
-                    self.unfit.append((metric, f"{where}: {metric} {value!r}; write a finite number"))
-                else:
-                    score = Score(where, system, seed or str(source_number), item, metric, number)
-                    self.scores.append(score)
-        if len(self.scores) + len(self.unfit) == num_before:
+                shown = repr(value) if number is None or not abs(number) < _INFINITE else number
+                self.scores.append(Score(where, system, seed or str(source_number), item, metric, shown))
+        if len(self.scores) == num_before:
             self.problems.append(
                 f"{source}: no scores under {', '.join(columns)}; columns are system, seed, item, metric and "
                 "value, or one a system, or system and one a metric"
@@ -162,19 +157,20 @@ class ScoreTable:
         Raises:
             DataError: All that cannot be read or, of these metrics, comes twice or is no metric.
         """
-        names = list(dict.fromkeys([*(score.metric for score in self.scores), *dict(self.unfit)]))
+        names = list(dict.fromkeys(score.metric for score in self.scores))
         problems = [*self.problems]
         if len(names) > 1 and not self.metrics:
             problems.append(f"{len(names)} metrics: choose by --metric. {nearest('', names)}")
             names = []
         runs_of: dict[str, Runs] = {metric: {} for metric in self.metrics or names}
-        problems += [problem for metric, problem in self.unfit if endings(metric) & runs_of.keys()]
         repeated: list[str] = []
         for score in self.scores:
             for metric in endings(score.metric) & runs_of.keys():
                 run = runs_of[metric].setdefault((score.system, score.seed), {})
                 earlier = run.setdefault(score.item, score)
-                if earlier.metric != score.metric:
+                if isinstance(score.value, str):
+                    problems.append(f"{score.where}: {score.metric} {score.value}; write a finite number")
+                elif earlier.metric != score.metric:
                     several = f"several metrics end in /{metric}; name one of them by --metric"
                     problems.append(f"{score.where}: {several}")
                 elif earlier is not score:
