@@ -15,7 +15,7 @@ from annotated_types import Ge, Le
 from pydantic import Field, TypeAdapter, ValidationError, create_model
 
 from nlgraft.basics.errors import ContractError, nearest
-from nlgraft.basics.strict_config import StrictConfig, are_met
+from nlgraft.basics.strict_config import Condition, StrictConfig, are_met
 from nlgraft.pipeline.fingerprint import canonical_json
 from nlgraft.study.data.part import Duration
 from nlgraft.study.data.system import Metric
@@ -286,15 +286,20 @@ def read_entries(kind: type[_Part], entries: Any) -> dict[str, _Part | None]:
 @lru_cache(maxsize=64)
 def _with_settings(declared: tuple[tuple[str, SettingConfig | None], ...]) -> type[Config]:
     """Make the config class of a study that declares these settings; the same ones give the same class."""
-    # Of a setting that is refused any value is one; its name may be none.
-    fields: dict[str, Any] = {name: (Any, None) for name, _ in declared if _NAME.fullmatch(name)}
-    settings = {name: setting for name, setting in declared if setting is not None}
-    for name, setting in settings.items():
-        text = " ".join(filter(None, (setting.description, setting.unit and f"Unit: {setting.unit}.")))
-        fields[name] = (setting.annotation, Field(default=setting.default, description=text))
+    fields: dict[str, Any] = {}
+    read_when: dict[str, tuple[Condition, ...]] = {}
+    for name, setting in declared:
+        if setting is not None:
+            text = " ".join(filter(None, (setting.description, setting.unit and f"Unit: {setting.unit}.")))
+            fields[name] = (setting.annotation, Field(default=setting.default, description=text))
+            if setting.when:
+                read_when[name] = (setting.when,)
+        elif _NAME.fullmatch(name):
+            # Of a setting that is refused any value is one; its name may be none.
+            fields[name] = (Any, None)
     with warnings.catch_warnings():
         # A setting called copy or json hides a method of pydantic that nothing calls here.
         warnings.simplefilter("ignore", UserWarning)
         part = create_model("Settings", __base__=StrictConfig, **fields)
-    part.READ_WHEN = {name: (setting.when,) for name, setting in settings.items() if setting.when}
+    part.READ_WHEN = read_when
     return create_model("Config", __base__=Config, settings=(part, part()))

@@ -53,50 +53,39 @@ def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageG
     written = {name: stage.metrics for name, stage in config.stages.items() if stage.metrics}
     stages: dict[str, Stage] = {}
     for name in config.ordered_stages:
-        # Of several commands that write metrics, none alone tells which are missing.
-        alone = keys if [*written] == [name] else {}
-        stages[name] = _command(config, name, stages, {"reported": untested, "alone": alone}, seed)
-    settings = ResultSettings(keys=keys if "test" in splits else untested, files=tuple(written.items()))
+        stage, values = config.stages[name], config.read_by(config.stages[name])
+        files = {key: path for key, path in config.data.files.items() if f"data.{key}" in stage.placeholders}
+        command = CommandSettings(
+            command=stage.command,
+            setting=stage.setting,
+            values=values,
+            listed=tuple(key for key in values if key not in stage.placeholders),
+            environment=stage.environment,
+            metrics=stage.metrics,
+            keep=stage.keep,
+            code=code_digest(config.data.directory, stage.code),
+            data={key: digest(path) for key, path in files.items()},
+        )
+        stages[name] = COMMAND.stage(
+            name,
+            command,
+            CommandInputs(needs={other: stages[other] for other in stage.needs}),
+            seed=seed if "seed" in stage.placeholders else None,
+            # What is looked for and how long decides no result, so that changing it runs nothing again.
+            locations={
+                "directory": config.data.directory,
+                "patterns": stage.code,
+                "data": files,
+                "limit_s": stage.limit,
+                "reported": untested,
+                # Of several commands that write metrics, none alone tells which are missing.
+                "alone": keys if [*written] == [name] else {},
+            },
+        )
+    results = ResultSettings(keys=keys if "test" in splits else untested, files=tuple(written.items()))
     inputs = ResultInputs(writing={name: stages[name] for name in written})
     # A dot, which no name of a study's own stages has.
-    return StageGraph(SELECT.stage("command.results", settings, inputs))
-
-
-def _command(
-    config: Config,
-    name: str,
-    earlier: Mapping[str, Stage],
-    locations: Mapping[str, Mapping[str, str]],
-    seed: int,
-) -> Stage:
-    stage, data = config.stages[name], config.data
-    files = {file: path for file, path in data.files.items() if f"data.{file}" in stage.placeholders}
-    values = config.read_by(stage)
-    settings = CommandSettings(
-        command=stage.command,
-        setting=stage.setting,
-        values=values,
-        listed=tuple(name for name in values if name not in stage.placeholders),
-        environment=stage.environment,
-        metrics=stage.metrics,
-        keep=stage.keep,
-        code=code_digest(data.directory, stage.code),
-        data={file: digest(path) for file, path in files.items()},
-    )
-    return COMMAND.stage(
-        name,
-        settings,
-        CommandInputs(needs={other: earlier[other] for other in stage.needs}),
-        seed=seed if "seed" in stage.placeholders else None,
-        # What is looked for and how long decides no result, so that changing it runs nothing again.
-        locations={
-            "directory": data.directory,
-            "patterns": stage.code,
-            "data": files,
-            "limit_s": stage.limit,
-            **locations,
-        },
-    )
+    return StageGraph(SELECT.stage("command.results", results, inputs))
 
 
 def file_problems(values: Mapping[str, Any], directory: str | None) -> Iterator[Problem]:
@@ -161,14 +150,17 @@ def files_of(directory: str, patterns: Sequence[str]) -> list[str]:
 
     for folder, folders, files in os.walk(root, onerror=refuse, followlinks=True):
         folders[:] = [name for name in folders if not name.startswith(".") and name not in _LEFT_OUT]
-        for file in (Path(folder, name) for name in files):
+        for file_name in files:
+            file = Path(folder, file_name)
             if file.is_symlink() and not file.exists():
                 leads = f"a link to {file.readlink()}, which leads nowhere or in a circle"
                 raise DataError(f"{file}: {leads}; remove or mend it")
+            if file_name.startswith(".") or file.suffix == ".pyc":
+                continue
+            if file.suffix in (".yaml", ".yml") and _STUDY.search(file.read_bytes()):
+                continue
             name = file.relative_to(root).as_posix()
-            is_study = file.suffix in (".yaml", ".yml") and _STUDY.search(file.read_bytes())
-            is_made = file.name.startswith(".") or file.suffix == ".pyc"
-            if not is_study and not is_made and any(fnmatch(name, pattern) for pattern in patterns):
+            if any(fnmatch(name, pattern) for pattern in patterns):
                 names.append(name)
     if not names:
         raise DataError(f"{directory}: has no file that matches {', '.join(patterns)}")

@@ -404,7 +404,7 @@ def _metric_problems(keys: Mapping[str, str], scores: Scores) -> Iterator[str]:
     for key, values in scores.items():
         _, where = next(iter(values.values()))
         names.setdefault(where.partition(",")[0], []).append(key)
-    read = "; ".join(f"{file} with {', '.join(keys)}" for file, keys in names.items()) or "nothing"
+    read = "; ".join(f"{file} with {', '.join(held)}" for file, held in names.items()) or "nothing"
     for name, key in keys.items():
         if key not in scores:
             hint = f"{did_you_mean(key, [*scores])} Read: {read}".lstrip()
