@@ -15,7 +15,7 @@ from annotated_types import Ge, Le
 from pydantic import Field, TypeAdapter, ValidationError, create_model
 
 from nlgraft.basics.errors import ContractError, nearest
-from nlgraft.basics.strict_config import Condition, StrictConfig, are_met
+from nlgraft.basics.strict_config import Condition, StrictConfig
 from nlgraft.pipeline.fingerprint import canonical_json
 from nlgraft.study.data.part import Duration
 from nlgraft.study.data.system import Metric
@@ -199,7 +199,9 @@ class Config(StrictConfig):
         return {
             name: values[name]
             for name, setting in self.declare.items()
-            if name in names and values.get(name) is not None and are_met((setting.when,), values)
+            if name in names
+            and values.get(name) is not None
+            and all(values.get(other) in allowed for other, allowed in setting.when.items())
         }
 
     @property
