@@ -8,10 +8,10 @@ is that of the command, 128 and the signal's number for one that a signal ended.
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
-import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -30,18 +30,13 @@ def main(patience_s: float, command: list[str]) -> int:
         print(f"{command[0]}: cannot be started: {error.strerror}", file=sys.stderr)
         return 127
 
-    def end_when_closed() -> None:
-        # Not sys.stdin: Python could not end while a thread reads it.
-        while os.read(0, 1):
-            pass
-        _signal_all(process.pid, mark, signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(patience_s)
-        _signal_all(process.pid, mark, signal.SIGKILL)
-
-    threading.Thread(target=end_when_closed, daemon=True).start()
     while (status := process.poll()) is None:
-        time.sleep(_POLL_S)
+        is_readable, _, _ = select.select([0], [], [], _POLL_S)
+        if is_readable and not os.read(0, 1):
+            _signal_all(process.pid, mark, signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(patience_s)
+            _signal_all(process.pid, mark, signal.SIGKILL)
     # What it left behind would hold CPUs and GPUs that are given to the next trial.
     _signal_all(process.pid, mark, signal.SIGKILL)
     return status if status >= 0 else 128 - status

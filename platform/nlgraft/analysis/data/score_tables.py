@@ -267,9 +267,14 @@ def _helm(where: str, instance: dict[str, Any]) -> Iterator[Row]:
     changed = instance.get("perturbation", {}).get("name")
     item = f"{instance['instance_id']}{f'/{changed}' if changed else ''}"
     for stat in instance["stats"]:
-        score = {"seed": instance["train_trial_index"], "item": item, "metric": stat["name"]["name"]}
-        # Where nothing was counted there is no mean.
-        yield where, {**score, "value": stat.get("mean")}
+        score = {
+            "seed": instance["train_trial_index"],
+            "item": item,
+            "metric": stat["name"]["name"],
+            # Where nothing was counted there is no mean.
+            "value": stat.get("mean"),
+        }
+        yield where, score
 
 
 def _samples(directory: Path, table: ScoreTable) -> Iterator[Row]:
@@ -286,10 +291,15 @@ def _samples(directory: Path, table: ScoreTable) -> Iterator[Row]:
             for metric in sample["metrics"]:
                 # As lm_eval calls it in its results, but for the filter that does nothing.
                 name = f"{task}/{metric},{sample['filter']}".removesuffix(",none")
-                score = {"system": file.parent.name, "item": f"{task}/{sample['doc_id']}", "metric": name}
+                score = {
+                    "system": file.parent.name,
+                    "item": f"{task}/{sample['doc_id']}",
+                    "metric": name,
+                    "value": sample[metric],
+                }
                 # Of perplexities a document has a sum and a length.
                 if _number(sample[metric]) is not None:
-                    yield where, {**score, "value": sample[metric]}
+                    yield where, score
 
 
 def _table(path: str, lines: Sequence[str], table: ScoreTable) -> Iterator[Row]:
