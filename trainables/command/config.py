@@ -241,7 +241,8 @@ class Config(StrictConfig):
                 )
                 hint = hints.get(placeholder, braces)
                 yield f"stages.{name}: {{{placeholder}}} stands for nothing. {hint}"
-            if not stage.metrics and not any(name in other.needs for other in self.stages.values()):
+            is_needed = any(name in other.needs for other in self.stages.values())
+            if not stage.metrics and not is_needed:
                 yield f"stages.{name} writes no metrics (stages.{name}.metrics), and no stage needs it"
         try:
             _ = self.ordered_stages
@@ -277,7 +278,9 @@ def names_in(text: str) -> set[str]:
 def read_entries(kind: type[_Part], entries: Any) -> dict[str, _Part | None]:
     """Read parts by name; None for one that is refused, which is reported with the config."""
     parts: dict[str, _Part | None] = {}
-    for name, entry in entries.items() if isinstance(entries, Mapping) else ():
+    if not isinstance(entries, Mapping):
+        return parts
+    for name, entry in entries.items():
         try:
             parts[name] = kind.model_validate_json(canonical_json(entry), strict=True)
         except (ValidationError, ContractError):
@@ -292,7 +295,8 @@ def _with_settings(declared: tuple[tuple[str, SettingConfig | None], ...]) -> ty
     read_when: dict[str, tuple[Condition, ...]] = {}
     for name, setting in declared:
         if setting is not None:
-            text = " ".join(filter(None, (setting.description, setting.unit and f"Unit: {setting.unit}.")))
+            sentences = [setting.description, setting.unit and f"Unit: {setting.unit}."]
+            text = " ".join(filter(None, sentences))
             fields[name] = (setting.annotation, Field(default=setting.default, description=text))
             if setting.when:
                 read_when[name] = (setting.when,)

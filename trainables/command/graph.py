@@ -53,7 +53,8 @@ def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageG
     written = {name: stage.metrics for name, stage in config.stages.items() if stage.metrics}
     stages: dict[str, Stage] = {}
     for name in config.ordered_stages:
-        stage, values = config.stages[name], config.read_by(config.stages[name])
+        stage = config.stages[name]
+        values = config.read_by(stage)
         files = {key: path for key, path in config.data.files.items() if f"data.{key}" in stage.placeholders}
         command = CommandSettings(
             command=stage.command,
@@ -82,7 +83,10 @@ def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageG
                 "alone": keys if [*written] == [name] else {},
             },
         )
-    results = ResultSettings(keys=keys if "test" in splits else untested, files=tuple(written.items()))
+    results = ResultSettings(
+        keys=keys if "test" in splits else untested,
+        files=tuple(written.items()),
+    )
     inputs = ResultInputs(writing={name: stages[name] for name in written})
     # A dot, which no name of a study's own stages has.
     return StageGraph(SELECT.stage("command.results", results, inputs))
@@ -113,9 +117,10 @@ def file_problems(values: Mapping[str, Any], directory: str | None) -> Iterator[
             with placed(f"stages.{name}.code"):
                 files = files_of(data.directory, stage.code)
                 # The script that a command begins with, as in ``python train.py``.
-                script = next(filter(_SCRIPT.fullmatch, shlex.split(stage.command)[:2]), None)
-                if script is not None and os.path.normpath(script) not in files:
-                    message = f"{data.directory} has no file {script}. {nearest(script, files)}"
+                scripts = [word for word in shlex.split(stage.command)[:2] if _SCRIPT.fullmatch(word)]
+                if scripts and os.path.normpath(scripts[0]) not in files:
+                    hint = nearest(scripts[0], files)
+                    message = f"{data.directory} has no file {scripts[0]}. {hint}"
                     places[message] = f"stages.{name}.command"
     yield from (Problem(place, message) for message, place in places.items())
 
@@ -131,8 +136,8 @@ def digest(path: str) -> str:
 
 def code_digest(directory: str, patterns: Sequence[str]) -> str:
     """Return the digest of the files that `files_of` lists; errors are the same."""
-    names = files_of(directory, patterns)
-    return fingerprint({name: file_digest(str(Path(directory, name))) for name in names})
+    digests = {name: file_digest(str(Path(directory, name))) for name in files_of(directory, patterns)}
+    return fingerprint(digests)
 
 
 def files_of(directory: str, patterns: Sequence[str]) -> list[str]:
@@ -201,7 +206,8 @@ def warn_of_programs(stages: Sequence[Stage], findings: Findings) -> None:
     for stage in stages:
         program, *_ = shlex.split(stage.config["command"])
         path = stage.config["environment"].get("PATH", search_path())
-        if not {"{", "/"} & {*program} and shutil.which(program, path=path) is None:
+        is_name = not {"{", "/"} & {*program}
+        if is_name and shutil.which(program, path=path) is None:
             findings.warn(stage, [f"this machine has no program {program!r}, which its command begins with"])
 
 

@@ -25,7 +25,12 @@ def main(patience_s: float, command: list[str]) -> int:
     mark = f"{os.getpid()}-{time.time_ns()}"
     environment = {**os.environ, _MARK: mark}
     try:
-        process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, start_new_session=True)
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
     except OSError as error:
         print(f"{command[0]}: cannot be started: {error.strerror}", file=sys.stderr)
         return 127
@@ -54,4 +59,5 @@ def _signal_all(group: int, mark: str, signum: signal.Signals) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(float(sys.argv[1]), sys.argv[2:]))
+    _, patience_text, *command_words = sys.argv
+    sys.exit(main(float(patience_text), command_words))

@@ -84,21 +84,22 @@ def run(context: StageContext) -> None:
             "a command runs on one worker: give it resources.cpus_per_worker or gpus_per_worker, and start "
             "several processes there by torchrun --standalone --nproc-per-node"
         )
-    work, needs = context.directory / "work", context.directory / "needs"
-    # Beside the script's files, which may have a folder of that name.
-    state = context.directory / _CHECKPOINT
+    place = context.directory.absolute()
+    # The state lies beside the script's files, which may have a folder of that name.
+    work, needs, state = place / "work", place / "needs", place / _CHECKPOINT
     directory, patterns = context.locations["directory"], context.locations["patterns"]
     copy_files(files_of(directory, patterns), expand(directory), work)
     if code_digest(str(work), patterns) != settings.code:
         raise CommandFailed(f"{directory}: changed since the study was planned; run the study again")
+    values: dict[str, Any] = {**settings.values, "seed": context.stage.seed, _CHECKPOINT: state}
+    for name, path in context.locations["data"].items():
+        values[f"data.{name}"] = expand(path)
     for name, kept in inputs.needs.items():
+        values[f"needs.{name}"] = needs / name
         if (kept / KEPT).exists():
             with tarfile.open(kept / KEPT) as archive:
                 archive.extractall(needs / name, filter="data")
-    texts = {name: str(value) for name, value in settings.values.items()}
-    texts |= {f"data.{name}": str(expand(path)) for name, path in context.locations["data"].items()}
-    texts |= {f"needs.{name}": str((needs / name).absolute()) for name in inputs.needs}
-    texts |= {"seed": str(context.stage.seed), _CHECKPOINT: str(state.absolute())}
+    texts = {name: str(value) for name, value in values.items()}
     progress = _Progress(context, work, settings.metrics)
     _execute(context, settings, work, texts, progress)
     write_json(context.directory / CURVES, progress.curves)
@@ -156,13 +157,13 @@ def _execute(
     for name, text in settings.environment.items():
         if (value := _filled(text, texts)) is not None:
             environment[name] = value
-    command = [sys.executable, "-I", guard.__file__, str(_PATIENCE_S), *_words(settings, texts)]
+    guarded = [sys.executable, "-I", guard.__file__, str(_PATIENCE_S)]
     started = time.monotonic()
     limit_s, log = context.locations["limit_s"], context.directory / LOG
     with (
         log.open("ab") as output,
         subprocess.Popen(
-            command,
+            [*guarded, *_words(settings, texts)],
             cwd=work,
             env=environment,
             stdin=subprocess.PIPE,
@@ -176,7 +177,7 @@ def _execute(
         while process.poll() is None:
             time.sleep(_POLL_S)
             progress.report()
-            if (reason := context.should_stop()) is not None:
+            if reason := context.should_stop():
                 raise TrialStopped(reason)
             if limit_s is not None and time.monotonic() - started > limit_s:
                 raise _failure(f"took longer than its limit of {duration(limit_s)}", log)
@@ -192,7 +193,7 @@ def _failure(what: str, log: Path) -> CommandFailed:
     lines = text.splitlines()[-_TAIL_LINES:]
     last = f"wrote last: {lines[-1].strip()}" if lines else "wrote nothing"
     # After it come errors of the processes that wait for this one, and torchrun's own.
-    if (error := _ERROR_OF_PROCESS.search(text)) is not None:
+    if error := _ERROR_OF_PROCESS.search(text):
         last = f"wrote: {error[0]}"
     # For the worker's log and `nlgraft trial`; records of trials have it in the traceback.
     logger.warning("\n".join(lines))
@@ -235,8 +236,10 @@ class _Progress:
     def report(self) -> None:
         for name, num_lines in self._num_lines.items():
             path = self._work / name
+            if not path.exists():
+                continue
             # The last line may be half written.
-            lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+            lines = path.read_bytes().split(b"\n")[:-1]
             self._num_lines[name] = len(lines)
             for line in lines[num_lines:]:
                 self._report_line(line)
@@ -264,10 +267,13 @@ class _Progress:
         if type(step) is not int:
             return
         keys: Mapping[str, str] = self._context.locations["reported"]
-        values = {name: fields[key] for name, key in keys.items() if _is_finite(fields.get(key))}
+        values: dict[str, float] = {}
         unix_ms = int(time.time() * 1000)
-        for name, value in values.items():
-            self.curves.setdefault(name, []).append([step, value, unix_ms])
+        for name, key in keys.items():
+            value = fields.get(key)
+            if _is_finite(value):
+                values[name] = value
+                self.curves.setdefault(name, []).append([step, value, unix_ms])
         if values:
             self._context.report(step, values)
         if fields.get(_CHECKPOINT) is True:
@@ -425,15 +431,18 @@ def _is_finite(value: Any) -> bool:
 
 
 def _refuse(problems: Sequence[str], keys: Mapping[str, str], scores: Scores) -> None:
+    parts = [*problems]
     # Where no file could be read, that no metric was follows from it.
-    unmet = [] if problems and not scores else [*_metric_problems(keys, scores)]
-    if text := "; ".join(filter(None, [*problems, name_some(unmet, _MOST_PROBLEMS, "; ")])):
-        raise CommandFailed(text)
+    if scores or not problems:
+        unmet = [*_metric_problems(keys, scores)]
+        parts += [name_some(unmet, _MOST_PROBLEMS, "; ")] if unmet else []
+    if parts:
+        raise CommandFailed("; ".join(parts))
 
 
 def _names(directory: Path) -> list[str]:
-    paths = sorted(path for path in directory.rglob("*") if path.is_file())
-    return [path.relative_to(directory).as_posix() for path in paths]
+    files = filter(Path.is_file, directory.rglob("*"))
+    return sorted(file.relative_to(directory).as_posix() for file in files)
 
 
 def _among(name: str, names: Sequence[str]) -> str:
@@ -448,22 +457,26 @@ def select(context: StageContext) -> None:
         CommandFailed: No command wrote a metric, or it is no finite number.
     """
     settings, inputs = SELECT.read(context)
-    places = ((inputs.writing[stage] / WRITTEN, name) for stage, names in settings.files for name in names)
-    scores, problems = read_scores(places)
+    files: list[tuple[Path, str]] = []
+    seconds = 0.0
+    for stage, names in settings.files:
+        directory = inputs.writing[stage]
+        files += [(directory / WRITTEN, name) for name in names]
+        seconds += read_json(directory / SECONDS)["command_s"]
+    scores, problems = read_scores(files)
     _refuse(problems, settings.keys, scores)
-    seconds = sum(read_json(directory / SECONDS)["command_s"] for directory in inputs.writing.values())
     metrics: dict[str, dict[str, Any]] = {"command_s": {"value": seconds}}
     items: dict[str, set[str]] = {}
     for name, key in settings.keys.items():
         values = {item: value for item, (value, _) in scores[key].items()}
         metrics[name] = {"value": float(np.mean([*values.values()]))}
-        if names := sorted(item for item in values if item is not None):
+        if ids := sorted(item for item in values if item is not None):
             split, _, rest = name.partition("/")
-            rows = np.array([[values[item], 1] for item in names])
+            rows = np.array([[values[item], 1] for item in ids])
             write_segments(context.directory, split, {rest: rows})
             # Trials can be paired item by item where they have the same ones.
-            metrics[name]["signature"] = f"items:{len(names)}|ids:{fingerprint(names)[:8]}"
-            items.setdefault(split, set()).update(names)
+            metrics[name]["signature"] = f"items:{len(ids)}|ids:{fingerprint(ids)[:8]}"
+            items.setdefault(split, set()).update(ids)
     for split, scored in items.items():
         (context.directory / split).mkdir()
         write_lines(context.directory / split / stream_file("item"), sorted(scored))
