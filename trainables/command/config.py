@@ -87,7 +87,8 @@ class SettingConfig(StrictConfig):
 
     def _problems(self) -> Iterator[str]:
         try:
-            TypeAdapter[Any](self.annotation).validate_json(canonical_json(self.default), strict=True)
+            adapter = TypeAdapter[Any](self.annotation)
+            adapter.validate_json(canonical_json(self.default), strict=True)
         except ValidationError as error:
             yield f"default: {self.default!r} is refused: {error.errors()[0]['msg'].lower()}"
         except TypeError:
@@ -133,7 +134,8 @@ class StageConfig(StrictConfig):
     @property
     def placeholders(self) -> set[str]:
         """Names in braces."""
-        return names_in("\n".join((self.command, *self.environment.values())))
+        texts = [self.command, *self.environment.values()]
+        return names_in("\n".join(texts))
 
     def _problems(self) -> Iterator[str]:
         try:
