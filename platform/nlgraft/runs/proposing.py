@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -341,7 +341,7 @@ class Attempt:
     def _decide(self, proposal: Proposal, max_seeds: int) -> tuple[Judgement, str | None]:
         entered = proposal.entered
         pair = self._pair(entered.number, entered.against, LOOKS[-1], LOOKS[0])
-        looks = _Looks(pair, self._place, proposal, max_seeds)
+        looks = _Looks(pair, self._place, proposal, max_seeds, pair.first_seeds)
         title = f"Proposal {entered.number}, {' '.join(entered.texts)}"
         stopped = self._run(pair, looks.grant, lambda: f"{title}: {looks.verdict().decision}")
         verdict = looks.verdict()
@@ -445,10 +445,7 @@ class _Looks:
     place: Place
     proposal: Proposal
     max_seeds: int
-    num: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.num = self.pair.first_seeds
+    num: int
 
     def verdict(self) -> Judgement:
         """Judge the seeds granted so far."""
