@@ -199,7 +199,7 @@ def comparison_table(result: RecordedResults, metric: str) -> Table:
     reasons = [f"{cell.label}: {reason}" for cell in result.cells for reason in cell.reasons]
     notes = comparison_notes(compared, result.alpha)
     floor = result.trivial if metric == result.main_metric else None
-    floors = [] if floor is None else [f"{floor.output} has {number(floor.value, decimals)}."]
+    floors = [] if floor is None else [f"For comparison: {floor.output} has {number(floor.value, decimals)}."]
     return make_table(rows, notes=[*floors, *notes, *reasons])
 
 
