@@ -197,7 +197,7 @@ def compare_measured(
     }
     # The system with the fewest files sets the first look, which all pairs can then take.
     num_seeds = max(2, min(len(system.digests) for system in systems))
-    own_plan = Plan(seeds=tuple(range(1, 4 * num_seeds + 1)), looks=(num_seeds, 2 * num_seeds, 4 * num_seeds))
+    own_plan = Plan(tuple(range(1, 4 * num_seeds + 1)), (num_seeds, 2 * num_seeds, 4 * num_seeds))
     comparer = Comparer(samples=_SAMPLES, alpha=ALPHA, name_of=name_of)
     cases: dict[tuple[str, str], _Case] = {}
     for metric, system in product(is_up, others):
@@ -377,7 +377,12 @@ def compare_scores(
         System(
             system,
             measured[system],
-            [_digest(system, main[system, seed]) for seed in seeds if (system, seed) in main],
+            [
+                # One number of a run may well be that of another system.
+                Segments.of([*map(repr, sorted(run.items())), *([] if any(run) else [system])]).digest
+                for seed in seeds
+                if (run := main.get((system, seed))) is not None
+            ],
         )
         for system in systems
     ]
@@ -407,8 +412,3 @@ def _common_items(metric: str, runs: Runs, is_up: bool, notes: list[str]) -> lis
 def _mean(values: Sequence[float], *, has_items: bool) -> Measured:
     rows = np.column_stack([values, np.ones(len(values))])
     return Measured(float(np.mean(values)), rows if has_items else None)
-
-
-def _digest(system: str, run: Mapping[str, float]) -> str:
-    # One number of a run may well be that of another system.
-    return Segments.of([*map(repr, sorted(run.items())), *([] if any(run) else [system])]).digest
