@@ -195,7 +195,7 @@ def compare_measured(
     }
     # The system with the fewest files sets the first look, which all pairs can then take.
     num_seeds = max(2, min(len(system.digests) for system in systems))
-    own_plan = Plan(seeds=tuple(range(1, 4 * num_seeds + 1)), looks=(num_seeds, 2 * num_seeds, 4 * num_seeds))
+    own_plan = Plan(tuple(range(1, 4 * num_seeds + 1)), (num_seeds, 2 * num_seeds, 4 * num_seeds))
     comparer = Comparer(samples=_SAMPLES, alpha=ALPHA, name_of=name_of)
     cases: dict[tuple[str, str], _Case] = {}
     for metric, system in product(is_up, others):
