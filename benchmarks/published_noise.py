@@ -1,7 +1,8 @@
 """Write the noise that nlgraft publishes, from stores in which shipped studies ran.
 
 ``python -m benchmarks.published_noise STORE ...`` replaces the rows of these studies in the package's file
-and keeps those of others. Only studies of ``search_spaces/`` enter, so that anybody can run them again.
+and keeps those of others. Only studies of ``search_spaces/`` enter, so that anybody can run them again; leave
+out those of files, whose digests are of a place: run elsewhere, they would borrow from their own trials.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import yaml
 import nlgraft
 from nlgraft.analysis.data.published_noise import FILE, PublishedNoise, published_noise
 from nlgraft.analysis.estimates.noise_prior import paired_kinds, study_variance
+from nlgraft.analysis.rendering.tables import is_length
 from nlgraft.analysis.study_result import StudyResult
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.planning.selection import cell_key
@@ -36,8 +38,10 @@ def rows_of(result: StudyResult) -> Iterator[PublishedNoise]:
         for pair in combinations(trainings.values(), 2)
         if (kinds := paired_kinds(pair)) is not None
     }
-    for name in result.metrics:
-        if result.system.metrics[name].split is None or result.system.metrics[name].is_time:
+    for name, metric in result.metrics.items():
+        # What verdicts and streams are about.
+        is_judged = metric.split == "test" or name == result.study.objective.metric
+        if metric.split is None or metric.is_time or is_length(name) or not is_judged:
             continue
         scores = {cell.label: cell.values(name) for cell in result.cells}
         values = [value for by_seed in scores.values() for value in by_seed.values()]
