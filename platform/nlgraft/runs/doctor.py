@@ -15,7 +15,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from nlgraft.basics.errors import StoreError
+from nlgraft.basics.errors import NlgraftError, StoreError
 from nlgraft.basics.wording import count, size, without_credentials
 from nlgraft.execution.cluster import (
     LOOPBACK,
@@ -104,7 +104,9 @@ def run_check(name: str, check: Callable[[], Check]) -> Check:
     try:
         return replace(check(), name=name)
     except Exception as error:  # whatever a driver, a network or a file system raises
-        return Check("wrong", one_line(error), "" if isinstance(error, StoreError) else _REPORT_IT, name=name)
+        # Ours are written for users, all their lines.
+        what = " ".join(str(error).split()) if isinstance(error, NlgraftError) else one_line(error)
+        return Check("wrong", what, "" if isinstance(error, StoreError) else _REPORT_IT, name=name)
 
 
 def check_versions() -> Check:
