@@ -461,6 +461,11 @@ def short_patience(monkeypatch):
     monkeypatch.setattr("trainables.command.stages._PATIENCE_S", 0.5)
 
 
+def wait_for_end(pids):
+    """Wait until no process in a file of process ids is alive."""
+    wait_until(lambda: not any(is_alive(pid) for pid in pids_in(pids)))
+
+
 @pytest.mark.usefixtures("short_patience")
 def test_a_trial_that_is_stopped_early_ends_all_its_processes(code, store):
     pids = code.parent / "pids"
@@ -469,7 +474,7 @@ def test_a_trial_that_is_stopped_early_ends_all_its_processes(code, store):
     record = run(store, graph_of(study), reporter)
     assert (record.state, record.reason, reporter.steps) == ("stopped", "no better than others", [1])
     assert record.metrics == {"dev/loss": 1.0}
-    wait_until(lambda: not any(is_alive(pid) for pid in pids_in(pids)))
+    wait_for_end(pids)
 
 
 @pytest.mark.usefixtures("short_patience")
@@ -482,7 +487,7 @@ def test_a_limit_and_an_end_take_all_processes_with_them(code, store, end, limit
     study = with_script(code, TREE.format(pids=pids, end=end), **{"stages.train.limit": limit})
     fails(graph_of(study), store, words)
     assert pids_in(pids)
-    wait_until(lambda: not any(is_alive(pid) for pid in pids_in(pids)))
+    wait_for_end(pids)
 
 
 WORKERS = """\
@@ -540,7 +545,7 @@ def test_torchrun_ends_with_both_processes(code, store):
     graph, pids = of_two_processes(code, "hang")
     record = run(store, graph, StopsOnceThree(pids))
     assert (record.state, record.metrics["dev/loss"]) == ("stopped", 1.8125)
-    wait_until(lambda: not any(is_alive(pid) for pid in pids_in(pids)))
+    wait_for_end(pids)
 
 
 def test_ctrl_c_ends_the_command_of_a_trial(code):
@@ -559,7 +564,7 @@ def test_ctrl_c_ends_the_command_of_a_trial(code):
     _, shown = process.communicate(timeout=patient(60))
     assert process.returncode != 0
     assert "Traceback" not in shown
-    wait_until(lambda: not any(is_alive(pid) for pid in pids_in(pids)))
+    wait_for_end(pids)
 
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
@@ -578,4 +583,4 @@ def test_whoever_waits_for_a_command_takes_it_along(tmp_path, signum):
     wait_until(lambda: len(pids_in(pids)) == 3)
     os.kill(process.pid, signum)
     process.wait(patient(60))
-    wait_until(lambda: not any(is_alive(pid) for pid in pids_in(pids)))
+    wait_for_end(pids)
