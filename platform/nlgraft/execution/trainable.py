@@ -181,7 +181,7 @@ def run_tune_trial(config: dict[str, Any], board: Any) -> None:
     batch_id = config[TRIAL_ID]
     node = ray.get_runtime_context().get_node_id()
     try:
-        begun: tuple[Any, Sequence[str], bool] = ray.get(board.begin.remote(batch_id, node))
+        begun: tuple[bytes | None, Sequence[str], bool] = ray.get(board.begin.remote(batch_id, node))
         encoded, lost_on, is_left_out = begun
         if encoded is not None and is_left_out:
             _leave_out(board, batch_id, "")

@@ -56,7 +56,7 @@ def faults_of(error: ValidationError, model: type[BaseModel], values: Any) -> li
     """
     by_path: dict[Parts, list[Fault]] = {}
     for details in error.errors(include_url=False):
-        least = details.get("ctx", {}).get("min_length")
+        least = details.get("ctx", {}).get("min_length", 0)
         if details["type"] == "too_short" and len(details["input"]) >= least:
             # Pydantic does not count the items that it refuses, and reports each of them besides.
             continue
@@ -251,10 +251,10 @@ def _misspelt(faults: list[Fault]) -> dict[Parts, str]:
     return required_keys
 
 
-def _replace(values: dict[str, Any], parts: Parts) -> Parts:
+def _replace(values: dict[Any, Any], parts: Parts) -> Parts:
     """Replace the smallest part around a refused value; return its place."""
     name, *inner = parts
-    entries = values.get(name)
+    entries = values.get(name, {})
     if name in _BLANK_ENTRIES and inner:
         entries[inner[0]] = _BLANK_ENTRIES[name]
         return (name, inner[0])
