@@ -68,7 +68,12 @@ def test_a_local_ray_has_the_environment_of_a_driver_that_uv_runs_and_ends_with_
         started = [*descendants(int(pid))]
         os.kill(int(pid), signal.SIGKILL)
     assert len(started) > 2
-    wait_until(lambda: not any(Path(f"/proc/{process}").exists() for process in started))
+    wait_until(
+        lambda: (
+            not any(Path(f"/proc/{process}").exists() for process in started)
+            and not any(short_tmp.glob("nlg-*"))
+        )
+    )
 
 
 @pytest.mark.parametrize(("load", "num_starts"), [(0.0, 3), (8.0, 7), (1000.0, 12)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import warnings
@@ -10,13 +9,13 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 from annotated_types import Ge, Le
 from pydantic import Field, TypeAdapter, ValidationError, create_model
 
 from nlgraft.basics.errors import ContractError, nearest
-from nlgraft.basics.strict_config import StrictConfig
+from nlgraft.basics.strict_config import Condition, StrictConfig
 from nlgraft.pipeline.fingerprint import canonical_json
 from nlgraft.study.data.part import Duration
 from nlgraft.study.data.system import Metric
@@ -28,7 +27,12 @@ ITEM = "item."
 """Begins the name of a metric, behind its split, that has a value for each item."""
 _Part = TypeVar("_Part", bound=StrictConfig)
 Value = int | float | str | bool
-_TYPES: Mapping[str, type] = {"int": int, "float": float, "text": str, "bool": bool}
+_TYPES: Mapping[str, type] = {
+    "int": int,
+    "float": float,
+    "text": str,
+    "bool": bool,
+}
 _RESERVED = ("seed", "settings", "checkpoint")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _SettingName = Annotated[str, Field(pattern=f"^{_NAME.pattern}$")]
@@ -68,6 +72,9 @@ class SettingConfig(StrictConfig):
     when: dict[str, tuple[Value, ...]] = Field(default={})
     """Other settings and the values they must have for this one to be read; it is left out otherwise."""
 
+    def __hash__(self) -> int:
+        return hash(self.model_dump_json())
+
     @property
     def annotation(self) -> Any:
         """The type of the setting's values, for pydantic."""
@@ -80,7 +87,8 @@ class SettingConfig(StrictConfig):
 
     def _problems(self) -> Iterator[str]:
         try:
-            TypeAdapter[Any](self.annotation).validate_json(canonical_json(self.default), strict=True)
+            adapter = TypeAdapter[Any](self.annotation)
+            adapter.validate_json(canonical_json(self.default), strict=True)
         except ValidationError as error:
             yield f"default: {self.default!r} is refused: {error.errors()[0]['msg'].lower()}"
         except TypeError:
@@ -92,25 +100,18 @@ class MetricConfig(StrictConfig):
 
     direction: Literal["maximize", "minimize"]
     """Which way is better."""
-    unit: str = "points"
-    """Unit of the value."""
+    unit: str | None = None
+    """Unit of the value; null: it is called as the metric is."""
     description: str | None = None
     """What is measured."""
     key: str | None = None
     """Its name in the script's file; null: the same."""
 
-    def of(self, name: str) -> Metric:
-        """Describe the metric of this name, which begins with its split if it has one."""
-        split: Any = name.partition("/")[0] if "/" in name else None
-        return Metric(
-            direction=self.direction, unit=self.unit, split=split, description=self.description or ""
-        )
-
 
 class StageConfig(StrictConfig):
     """One command of a trial."""
 
-    command: str = Field(min_length=1)
+    command: str = Field(pattern=r"\S")
     """Command line, split into words as a shell does, and run without one. In braces: a setting's name,
     ``seed``, ``data.NAME``, ``needs.STAGE`` (directory of what that stage kept), ``checkpoint`` (directory
     from which a killed command goes on); ``{settings}`` stands for all settings that no command names."""
@@ -133,12 +134,8 @@ class StageConfig(StrictConfig):
     @property
     def placeholders(self) -> set[str]:
         """Names in braces."""
-        return _names_in("\n".join((self.command, *self.environment.values())))
-
-    @property
-    def names_by_text(self) -> list[set[str]]:
-        """Names in braces of each word and of each variable, which is left out if one has no value."""
-        return [_names_in(text) for text in (*shlex.split(self.command), *self.environment.values())]
+        texts = [self.command, *self.environment.values()]
+        return names_in("\n".join(texts))
 
     def _problems(self) -> Iterator[str]:
         try:
@@ -148,12 +145,12 @@ class StageConfig(StrictConfig):
             return
         # They are several words, of which a part of a word cannot consist.
         for word in words:
-            if word != "{settings}" and "settings" in _names_in(word):
+            if word != "{settings}" and "settings" in names_in(word):
                 advice = "write it as a word by itself, without quotes, or name each setting; in a shell: "
                 shell = """sh -c 'python train.py "$@"' sh {settings}"""
                 yield f"command: {{settings}} stands inside the word {word!r}; {advice}{shell}"
         for name, text in self.environment.items():
-            if "settings" in _names_in(text):
+            if "settings" in names_in(text):
                 yield f"environment.{name}: {{settings}} are words of a command; name each setting here"
 
 
@@ -181,20 +178,26 @@ class Config(StrictConfig):
         """Return the config class and the metrics of a study; of those that are refused, the names."""
         values = base if isinstance(base, Mapping) else {}
         settings = read_entries(SettingConfig, values.get("declare"))
-        readable = {name: values["declare"][name] if setting else None for name, setting in settings.items()}
         metrics: dict[str, Metric] = {}
         for name, metric in read_entries(MetricConfig, values.get("metrics")).items():
             # A guess for one that is refused, so that it makes no other problem.
             direction = "maximize" if "max" in str(values["metrics"][name]) else "minimize"
-            metrics[name] = (metric or MetricConfig(direction=direction)).of(name)
-        return _with_settings(canonical_json(readable)), metrics
+            metric = metric or MetricConfig(direction=direction)
+            split, _, rest = name.rpartition("/")
+            metrics[name] = Metric(
+                direction=metric.direction,
+                unit=metric.unit or rest.removeprefix(ITEM),
+                split=cast(Any, split or None),
+                description=metric.description or "",
+            )
+        return _with_settings(tuple(settings.items())), metrics
 
     def read_by(self, stage: StageConfig) -> dict[str, Value]:
         """Return the values of the settings that a command reads, without those that have no value."""
         values = self.settings.model_dump(mode="json")
         names = {*stage.placeholders}
         if "settings" in names:
-            names |= values.keys() - set().union(*(other.placeholders for other in self.stages.values()))
+            names |= values.keys() - self.named
         return {
             name: values[name]
             for name, setting in self.declare.items()
@@ -202,6 +205,11 @@ class Config(StrictConfig):
             and values.get(name) is not None
             and all(values.get(other) in allowed for other, allowed in setting.when.items())
         }
+
+    @property
+    def named(self) -> set[str]:
+        """Names in braces of all commands."""
+        return set().union(*(stage.placeholders for stage in self.stages.values()))
 
     @property
     def ordered_stages(self) -> list[str]:
@@ -215,9 +223,9 @@ class Config(StrictConfig):
 
     def _problems(self) -> Iterator[str]:
         declared, misspelt = list(self.declare), list[str]()
+        for name in self.declare.keys() & {*_RESERVED}:
+            yield f"declare.{name}: the name is taken; give another"
         for name, setting in self.declare.items():
-            if name in _RESERVED:
-                yield f"declare.{name}: the name is taken; give another"
             for other in setting.when.keys() - {*declared}:
                 misspelt.append(other)
                 yield f"declare.{name}.when: there is no setting {other!r}. {nearest(other, declared)}"
@@ -227,22 +235,22 @@ class Config(StrictConfig):
                 yield f"stages.{name}.needs: no stage {other!r} beside it. {nearest(other, others)}"
             allowed = [*declared, *_RESERVED, *(f"data.{file}" for file in self.data.files)]
             allowed += [f"needs.{other}" for other in stage.needs]
+            hints = {f"needs.{other}": f"Add {other} to stages.{name}.needs" for other in others}
             for placeholder in sorted(stage.placeholders - {*allowed}):
                 misspelt.append(placeholder)
-                hint = f"{nearest(placeholder, allowed)}; braces of the command itself are doubled: {{{{ }}}}"
-                if (
-                    placeholder.startswith("needs.")
-                    and (other := placeholder.removeprefix("needs.")) in others
-                ):
-                    hint = f"Add {other} to stages.{name}.needs"
+                braces = (
+                    f"{nearest(placeholder, allowed)}; braces of the command itself are doubled: {{{{ }}}}"
+                )
+                hint = hints.get(placeholder, braces)
                 yield f"stages.{name}: {{{placeholder}}} stands for nothing. {hint}"
-            if not stage.metrics and not any(name in other.needs for other in self.stages.values()):
+            is_needed = any(name in other.needs for other in self.stages.values())
+            if not stage.metrics and not is_needed:
                 yield f"stages.{name} writes no metrics (stages.{name}.metrics), and no stage needs it"
         try:
             _ = self.ordered_stages
         except CycleError as error:
             yield f"stages need each other: {' needs '.join(reversed(error.args[1]))}"
-        used = set().union(*(stage.placeholders for stage in self.stages.values()))
+        used = self.named
         # A misspelt name may have meant it, or settings.
         if "seed" not in used and not get_close_matches("seed", misspelt):
             yield "no command of stages has {seed}, so all replicates would be one run: give it to the script"
@@ -253,21 +261,28 @@ class Config(StrictConfig):
         for name, stage in self.stages.items():
             values = {*self.read_by(stage), "seed"}
             unset = self.declare.keys() - values
-            read = set().union(*(names for names in stage.names_by_text if not names & unset))
+            read: set[str] = set()
+            # A word or a variable is left out if a setting in it has no value.
+            for text in (*shlex.split(stage.command), *stage.environment.values()):
+                if not names_in(text) & unset:
+                    read |= names_in(text)
+            missing = ", ".join(sorted(stage.placeholders & unset))
             for placeholder in sorted(stage.placeholders & values - read):
-                missing = ", ".join(sorted(stage.placeholders & unset))
                 advice = f"{missing}, which has no value; write each as a word by itself"
                 yield f"stages.{name}: {{{placeholder}}} is left out with {advice}"
 
 
-def _names_in(text: str) -> set[str]:
+def names_in(text: str) -> set[str]:
+    """Return the names in braces of a text."""
     return {match[1] for match in PLACEHOLDER.finditer(text)} - {None}
 
 
 def read_entries(kind: type[_Part], entries: Any) -> dict[str, _Part | None]:
     """Read parts by name; None for one that is refused, which is reported with the config."""
     parts: dict[str, _Part | None] = {}
-    for name, entry in entries.items() if isinstance(entries, Mapping) else ():
+    if not isinstance(entries, Mapping):
+        return parts
+    for name, entry in entries.items():
         try:
             parts[name] = kind.model_validate_json(canonical_json(entry), strict=True)
         except (ValidationError, ContractError):
@@ -276,23 +291,23 @@ def read_entries(kind: type[_Part], entries: Any) -> dict[str, _Part | None]:
 
 
 @lru_cache(maxsize=64)
-def _with_settings(declared: str) -> type[Config]:
+def _with_settings(declared: tuple[tuple[str, SettingConfig | None], ...]) -> type[Config]:
     """Make the config class of a study that declares these settings; the same ones give the same class."""
-    entries = read_entries(SettingConfig, json.loads(declared))
-    settings = {name: setting for name, setting in entries.items() if setting is not None}
-    # Of a setting that is refused any value is one; its name may be none.
-    fields: dict[str, Any] = {name: (Any, None) for name in entries if _NAME.fullmatch(name)}
-    for name, setting in settings.items():
-        text = " ".join(filter(None, (setting.description, setting.unit and f"Unit: {setting.unit}.")))
-        fields[name] = (setting.annotation, Field(default=setting.default, description=text))
+    fields: dict[str, Any] = {}
+    read_when: dict[str, tuple[Condition, ...]] = {}
+    for name, setting in declared:
+        if setting is not None:
+            sentences = [setting.description, setting.unit and f"Unit: {setting.unit}."]
+            text = " ".join(filter(None, sentences))
+            fields[name] = (setting.annotation, Field(default=setting.default, description=text))
+            if setting.when:
+                read_when[name] = (setting.when,)
+        elif _NAME.fullmatch(name):
+            # Of a setting that is refused any value is one; its name may be none.
+            fields[name] = (Any, None)
     with warnings.catch_warnings():
         # A setting called copy or json hides a method of pydantic that nothing calls here.
         warnings.simplefilter("ignore", UserWarning)
         part = create_model("Settings", __base__=StrictConfig, **fields)
-    config_type = create_model("Config", __base__=Config, settings=(part, part()))
-    config_type.READ_WHEN = {
-        f"settings.{name}": ({f"settings.{other}": values for other, values in setting.when.items()},)
-        for name, setting in settings.items()
-        if setting.when
-    }
-    return config_type
+    part.READ_WHEN = read_when
+    return create_model("Config", __base__=Config, settings=(part, part()))

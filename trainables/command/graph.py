@@ -10,12 +10,12 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import field
 from fnmatch import fnmatch
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from pydantic import ValidationError
@@ -24,7 +24,8 @@ from nlgraft.basics.errors import DataError, Problem, nearest
 from nlgraft.pipeline.fingerprint import fingerprint
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
-from nlgraft.text.files import expand, file_digest, unreadable
+from nlgraft.study.data.system import Findings
+from nlgraft.text.files import expand, file_digest, unreadable, written_at_once
 from trainables.command.config import Config, DataConfig, StageConfig, Value, read_entries
 
 _LEFT_OUT = ("__pycache__", "node_modules", "mlruns", "nlgraft_store", "wandb")
@@ -47,142 +48,135 @@ def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageG
         DataError: The directory or a file is missing.
     """
     keys = {name: metric.key or name for name, metric in config.metrics.items()}
-    tested = {name for name in keys if name.startswith("test/")}
-    reported = {key: name for name, key in keys.items() if name not in tested}
-    writing = {name: stage for name, stage in config.stages.items() if stage.metrics}
+    # Search trials never see a test set, whatever the script writes.
+    untested = {name: key for name, key in keys.items() if not name.startswith("test/")}
+    written = {name: stage.metrics for name, stage in config.stages.items() if stage.metrics}
     stages: dict[str, Stage] = {}
     for name in config.ordered_stages:
-        # Of several commands that write metrics, none alone tells which are missing.
-        locations = {"reported": reported, "alone": keys if [*writing] == [name] else {}}
-        stages[name] = _command(config, name, config.stages[name], stages, locations, seed)
-    settings = ResultSettings(
-        # Search trials never see a test set, whatever the script writes.
-        keys={name: key for name, key in keys.items() if "test" in splits or name not in tested},
-        files=tuple((name, stage.metrics) for name, stage in writing.items()),
+        stage = config.stages[name]
+        values = config.read_by(stage)
+        files = {key: path for key, path in config.data.files.items() if f"data.{key}" in stage.placeholders}
+        command = CommandSettings(
+            command=stage.command,
+            setting=stage.setting,
+            values=values,
+            listed=tuple(key for key in values if key not in stage.placeholders),
+            environment=stage.environment,
+            metrics=stage.metrics,
+            keep=stage.keep,
+            code=code_digest(config.data.directory, stage.code),
+            data={key: digest(path) for key, path in files.items()},
+        )
+        stages[name] = COMMAND.stage(
+            name,
+            command,
+            CommandInputs(needs={other: stages[other] for other in stage.needs}),
+            seed=seed if "seed" in stage.placeholders else None,
+            # What is looked for and how long decides no result, so that changing it runs nothing again.
+            locations={
+                "directory": config.data.directory,
+                "patterns": stage.code,
+                "data": files,
+                "limit_s": stage.limit,
+                "reported": untested,
+                # Of several commands that write metrics, none alone tells which are missing.
+                "alone": keys if [*written] == [name] else {},
+            },
+        )
+    results = ResultSettings(
+        keys=keys if "test" in splits else untested,
+        files=tuple(written.items()),
     )
-    inputs = ResultInputs(writing={name: stages[name] for name in writing})
+    inputs = ResultInputs(writing={name: stages[name] for name in written})
     # A dot, which no name of a study's own stages has.
-    return StageGraph(SELECT.stage("command.results", settings, inputs))
-
-
-def _command(
-    config: Config,
-    name: str,
-    stage: StageConfig,
-    earlier: Mapping[str, Stage],
-    locations: Mapping[str, Mapping[str, str]],
-    seed: int,
-) -> Stage:
-    named = {file: path for file, path in config.data.files.items() if f"data.{file}" in stage.placeholders}
-    values = config.read_by(stage)
-    settings = CommandSettings(
-        command=stage.command,
-        setting=stage.setting,
-        values=values,
-        listed=tuple(name for name in values if name not in stage.placeholders),
-        environment=stage.environment,
-        metrics=stage.metrics,
-        keep=stage.keep,
-        code=digest(config.data.directory, stage.code),
-        data={file: digest(path) for file, path in named.items()},
-    )
-    return COMMAND.stage(
-        name,
-        settings,
-        CommandInputs(needs={other: earlier[other] for other in stage.needs}),
-        seed=seed if "seed" in stage.placeholders else None,
-        # What is looked for and how long decides no result, so that changing it runs nothing again.
-        locations={
-            "directory": config.data.directory,
-            "patterns": [*stage.code],
-            "data": named,
-            "limit_s": stage.limit,
-            **locations,
-        },
-    )
+    return StageGraph(SELECT.stage("command.results", results, inputs))
 
 
 def file_problems(values: Mapping[str, Any], directory: str | None) -> Iterator[Problem]:
     """Find the files of a config that cannot be used, as far as their paths can be read."""
+    places: dict[str, str] = {}
+
+    @contextmanager
+    def placed(place: str) -> Iterator[None]:
+        try:
+            yield
+        except DataError as error:
+            # What is wrong with the directory is so for every stage.
+            places.setdefault(str(error), place)
+
     with suppress(ValidationError):
         data = DataConfig.model_validate(values.get("data"), context={"directory": directory})
-        every: Sequence[str] = ("*",)
-        named = {f"data.files.{name}": (path, every) for name, path in data.files.items()}
-        try:
-            next(expand(data.directory).iterdir(), None)
-        except OSError as error:
-            yield Problem("data.directory", unreadable(data.directory, error, "directory"))
-        else:
-            named["data.directory"] = (data.directory, every)
-            for name, stage in read_entries(StageConfig, values.get("stages")).items():
-                if stage is not None:
-                    named[f"stages.{name}.code"] = (data.directory, stage.code)
-                    yield from _script_problems(name, stage, data.directory)
-        problems: dict[str, str] = {}
-        for path, (file, patterns) in named.items():
-            try:
-                digest(file, patterns)
-            except DataError as error:
-                problems.setdefault(str(error), path)
-        yield from (Problem(path, message) for message, path in problems.items())
+        for name, path in data.files.items():
+            with placed(f"data.files.{name}"):
+                digest(path)
+        with placed("data.directory"):
+            code_digest(data.directory, ("*",))
+        for name, stage in read_entries(StageConfig, values.get("stages")).items():
+            if stage is None:
+                continue
+            with placed(f"stages.{name}.code"):
+                files = files_of(data.directory, stage.code)
+                # The script that a command begins with, as in ``python train.py``.
+                scripts = [word for word in shlex.split(stage.command)[:2] if _SCRIPT.fullmatch(word)]
+                if scripts and os.path.normpath(scripts[0]) not in files:
+                    hint = nearest(scripts[0], files)
+                    message = f"{data.directory} has no file {scripts[0]}. {hint}"
+                    places[message] = f"stages.{name}.command"
+    yield from (Problem(place, message) for message, place in places.items())
 
 
-def _script_problems(name: str, stage: StageConfig, directory: str) -> Iterator[Problem]:
-    """Look for the script that a command begins with, as in ``python train.py``."""
-    with suppress(ValueError, DataError):  # a command that cannot be split, no code: reported otherwise
-        script = next(filter(_SCRIPT.fullmatch, shlex.split(stage.command)[:2]), None)
-        files = files_of(directory, stage.code)
-        if script is not None and os.path.normpath(script) not in files:
-            yield Problem(
-                f"stages.{name}.command", f"{directory} has no file {script}. {nearest(script, files)}"
-            )
-
-
-def digest(path: str, patterns: Sequence[str] = ("*",)) -> str:
-    """Return the digest of a file, or of those files of a directory that match a pattern, with their names.
+def digest(path: str) -> str:
+    """Return the digest of a file, or of the files of a directory with their names.
 
     Raises:
-        DataError: It is missing or unreadable, or no file matches.
+        DataError: It is missing, unreadable or empty.
     """
-    if not expand(path).is_dir():
-        return file_digest(path)
-    return fingerprint({name: file_digest(str(Path(path, name))) for name in files_of(path, patterns)})
+    return code_digest(path, ("*",)) if expand(path).is_dir() else file_digest(path)
 
 
-def files_of(path: str, patterns: Sequence[str]) -> list[str]:
+def code_digest(directory: str, patterns: Sequence[str]) -> str:
+    """Return the digest of the files that `files_of` lists; errors are the same."""
+    digests = {name: file_digest(str(Path(directory, name))) for name in files_of(directory, patterns)}
+    return fingerprint(digests)
+
+
+def files_of(directory: str, patterns: Sequence[str]) -> list[str]:
     """List the files of a directory that match a pattern, by their paths in it, as digested and copied.
 
     Hidden and compiled files, caches and studies of this system are left out: editing them changes no result.
 
     Raises:
-        DataError: No file matches.
+        DataError: The directory is missing or unreadable, or no file matches.
     """
-    root, names = expand(path), list[str]()
-    for folder, folders, files in os.walk(root, followlinks=True):
+    root, names = expand(directory), list[str]()
+
+    def refuse(error: OSError) -> None:
+        raise DataError(unreadable(str(error.filename), error, "directory")) from error
+
+    for folder, folders, files in os.walk(root, onerror=refuse, followlinks=True):
         folders[:] = [name for name in folders if not name.startswith(".") and name not in _LEFT_OUT]
-        for file in (Path(folder, name) for name in files):
+        for file_name in files:
+            file = Path(folder, file_name)
             if file.is_symlink() and not file.exists():
                 leads = f"a link to {file.readlink()}, which leads nowhere or in a circle"
                 raise DataError(f"{file}: {leads}; remove or mend it")
+            if file_name.startswith(".") or file.suffix == ".pyc":
+                continue
+            if file.suffix in (".yaml", ".yml") and _STUDY.search(file.read_bytes()):
+                continue
             name = file.relative_to(root).as_posix()
-            is_study = file.suffix in (".yaml", ".yml") and _STUDY.search(file.read_bytes())
-            is_made = file.name.startswith(".") or file.suffix == ".pyc"
-            if not is_study and not is_made and any(fnmatch(name, pattern) for pattern in patterns):
+            if any(fnmatch(name, pattern) for pattern in patterns):
                 names.append(name)
     if not names:
-        raise DataError(f"{path}: has no file that matches {', '.join(patterns)}")
+        raise DataError(f"{directory}: has no file that matches {', '.join(patterns)}")
     return sorted(names)
 
 
-def copy_code(directory: str, patterns: Sequence[str], target: Path) -> None:
-    """Copy the files that `files_of` lists.
-
-    Raises:
-        DataError: No file matches.
-    """
-    for name in files_of(directory, patterns):
+def copy_files(names: Iterable[str], source: Path, target: Path) -> None:
+    """Copy files, given by their paths in a directory, to the same paths in another one."""
+    for name in names:
         (target / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(expand(str(Path(directory, name))), target / name)
+        shutil.copy(source / name, target / name)
 
 
 def keep_code(config: Config, root: Path) -> dict[str, str]:
@@ -196,15 +190,30 @@ def keep_code(config: Config, root: Path) -> dict[str, str]:
     """
     directory = config.data.directory
     patterns = sorted({pattern for stage in config.stages.values() for pattern in stage.code})
-    kept = root.absolute() / digest(directory, patterns)[:12]
+    kept = root.absolute() / code_digest(directory, patterns)[:12]
     if not kept.exists():
-        root.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=root) as folder:
-            copy_code(directory, patterns, whole := Path(folder, "whole"))
-            # Another process may have been faster.
-            with suppress(OSError):
-                whole.rename(kept)
+        try:
+            with written_at_once(kept) as whole:
+                copy_files(files_of(directory, patterns), expand(directory), whole)
+        except OSError:
+            if not kept.exists():  # or else another process was faster
+                raise
     return {"data.directory": str(kept)}
+
+
+def warn_of_programs(stages: Sequence[Stage], findings: Findings) -> None:
+    """Warn of programs that this machine lacks and with which commands begin; other nodes may have them."""
+    for stage in stages:
+        program, *_ = shlex.split(stage.config["command"])
+        path = stage.config["environment"].get("PATH", search_path())
+        is_name = not {"{", "/"} & {*program}
+        if is_name and shutil.which(program, path=path) is None:
+            findings.warn(stage, [f"this machine has no program {program!r}, which its command begins with"])
+
+
+def search_path() -> str:
+    """Return the directories of programs: first that of the Python that runs nlgraft."""
+    return f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
 
 
 # Settings and inputs of the stages that only this system has. No torch.
@@ -254,6 +263,7 @@ COMMAND = StageKind[CommandSettings, CommandInputs[Any]](
     CommandSettings,
     CommandInputs,
     is_distributed=True,
+    check="trainables.command.graph:warn_of_programs",
 )
 SELECT = StageKind[ResultSettings, ResultInputs[Any]](
     "trainables.command.stages:select", ResultSettings, ResultInputs, version=2

@@ -8,10 +8,10 @@ is that of the command, 128 and the signal's number for one that a signal ended.
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
-import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -25,23 +25,23 @@ def main(patience_s: float, command: list[str]) -> int:
     mark = f"{os.getpid()}-{time.time_ns()}"
     environment = {**os.environ, _MARK: mark}
     try:
-        process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, start_new_session=True)
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
     except OSError as error:
         print(f"{command[0]}: cannot be started: {error.strerror}", file=sys.stderr)
         return 127
 
-    def end_when_closed() -> None:
-        # Not sys.stdin: Python could not end while a thread reads it.
-        while os.read(0, 1):
-            pass
-        _signal_all(process.pid, mark, signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(patience_s)
-        _signal_all(process.pid, mark, signal.SIGKILL)
-
-    threading.Thread(target=end_when_closed, daemon=True).start()
     while (status := process.poll()) is None:
-        time.sleep(_POLL_S)
+        is_readable, _, _ = select.select([0], [], [], _POLL_S)
+        if is_readable and not os.read(0, 1):
+            _signal_all(process.pid, mark, signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(patience_s)
+            _signal_all(process.pid, mark, signal.SIGKILL)
     # What it left behind would hold CPUs and GPUs that are given to the next trial.
     _signal_all(process.pid, mark, signal.SIGKILL)
     return status if status >= 0 else 128 - status
@@ -59,4 +59,5 @@ def _signal_all(group: int, mark: str, signum: signal.Signals) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(float(sys.argv[1]), sys.argv[2:]))
+    _, patience_text, *command_words = sys.argv
+    sys.exit(main(float(patience_text), command_words))

@@ -33,8 +33,16 @@ from nlgraft.pipeline.trial import CURVES, METRICS, Curve
 from nlgraft.text.corpora import stream_file
 from nlgraft.text.files import expand, read_json, write_json
 from trainables.command import guard
-from trainables.command.config import ITEM, PLACEHOLDER
-from trainables.command.graph import COMMAND, SELECT, CommandSettings, copy_code, digest
+from trainables.command.config import ITEM, PLACEHOLDER, names_in
+from trainables.command.graph import (
+    COMMAND,
+    SELECT,
+    CommandSettings,
+    code_digest,
+    copy_files,
+    files_of,
+    search_path,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -76,51 +84,41 @@ def run(context: StageContext) -> None:
             "a command runs on one worker: give it resources.cpus_per_worker or gpus_per_worker, and start "
             "several processes there by torchrun --standalone --nproc-per-node"
         )
-    work, needs = context.directory / "work", context.directory / "needs"
+    place = context.directory.absolute()
+    # The state lies beside the script's files, which may have a folder of that name.
+    work, needs, state = place / "work", place / "needs", place / _CHECKPOINT
     directory, patterns = context.locations["directory"], context.locations["patterns"]
-    copy_code(directory, patterns, work)
-    if digest(str(work), patterns) != settings.code:
+    copy_files(files_of(directory, patterns), expand(directory), work)
+    if code_digest(str(work), patterns) != settings.code:
         raise CommandFailed(f"{directory}: changed since the study was planned; run the study again")
-    texts = {name: str(value) for name, value in settings.values.items()}
-    texts |= {f"data.{name}": str(expand(path)) for name, path in context.locations["data"].items()}
-    texts |= {f"needs.{name}": str((needs / name).absolute()) for name in inputs.needs}
-    texts["seed"] = str(context.stage.seed)
-    # Beside the script's files, which may have a folder of that name.
-    state = context.directory / _CHECKPOINT
-    texts[_CHECKPOINT] = str(state.absolute())
-    saved_step, saved = context.checkpoints.latest() or (-1, None)
-    spent_s = 0.0
-    if saved is not None:
-        shutil.copytree(saved / _CHECKPOINT, state)
-        shutil.copytree(saved / WRITTEN, work, dirs_exist_ok=True)
-        shutil.copy(saved / LOG, context.directory / LOG)
-        spent_s = read_json(saved / SECONDS)["command_s"]
-    state.mkdir(exist_ok=True)
-    for name, directory in inputs.needs.items():
-        if (directory / KEPT).exists():
-            with tarfile.open(directory / KEPT) as archive:
+    values: dict[str, Any] = {**settings.values, "seed": context.stage.seed, _CHECKPOINT: state}
+    for name, path in context.locations["data"].items():
+        values[f"data.{name}"] = expand(path)
+    for name, kept in inputs.needs.items():
+        values[f"needs.{name}"] = needs / name
+        if (kept / KEPT).exists():
+            with tarfile.open(kept / KEPT) as archive:
                 archive.extractall(needs / name, filter="data")
-    progress = _Progress(context, work, settings.metrics, saved_step, spent_s)
+    texts = {name: str(value) for name, value in values.items()}
+    progress = _Progress(context, work, settings.metrics)
     _execute(context, settings, work, texts, progress)
     write_json(context.directory / CURVES, progress.curves)
     progress.write_seconds(context.directory)
     names = _names(work)
     scores, problems = read_scores((work, name) for name in settings.metrics)
-    kept = {pattern: fnmatch.filter(names, pattern) for pattern in settings.keep}
-    problems += [
-        f"wrote no file that matches {pattern} of keep. {_among(pattern, names)}"
-        for pattern, matching in kept.items()
-        if not matching
-    ]
+    kept_names: set[str] = set()
+    for pattern in settings.keep:
+        matching = fnmatch.filter(names, pattern)
+        kept_names.update(matching)
+        if not matching:
+            problems.append(f"wrote no file that matches {pattern} of keep. {_among(pattern, names)}")
     if problems:
         # Alone they are told by the selection, so that another key in the study runs no command again.
         _refuse(problems, context.locations["alone"], scores)
-    for name in settings.metrics:
-        (context.directory / WRITTEN / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(work / name, context.directory / WRITTEN / name)
+    copy_files(settings.metrics, work, context.directory / WRITTEN)
     if settings.keep:
         with tarfile.open(context.directory / KEPT, "w", dereference=True) as archive:
-            for name in sorted(set().union(*kept.values())):
+            for name in sorted(kept_names):
                 archive.add(work / name, name)
     for folder in (work, needs, state):
         remove_tree(folder)
@@ -128,22 +126,22 @@ def run(context: StageContext) -> None:
 
 def _words(settings: CommandSettings, texts: Mapping[str, str]) -> list[str]:
     """Fill in a command; words with a setting that has no value are left out."""
-    words: list[str | None] = []
+    words: list[str] = []
     for word in shlex.split(settings.command):
-        if word != "{settings}":
-            words.append(_filled(word, texts))
-            continue
-        for name in settings.listed:
-            parts = settings.setting.split()
-            words += [part.replace("{name}", name).replace("{value}", texts[name]) for part in parts]
-    return [word for word in words if word is not None]
+        if word == "{settings}":
+            for name in settings.listed:
+                parts = settings.setting.split()
+                words += [part.replace("{name}", name).replace("{value}", texts[name]) for part in parts]
+        elif (filled := _filled(word, texts)) is not None:
+            words.append(filled)
+    return words
 
 
 def _filled(text: str, texts: Mapping[str, str]) -> str | None:
     """Put in what names in braces stand for; None if one of them has no value."""
-    if any(match[1] not in (None, *texts) for match in PLACEHOLDER.finditer(text)):
+    if names_in(text) - texts.keys():
         return None
-    return PLACEHOLDER.sub(lambda match: match[0][0] if match[1] is None else texts[match[1]], text)
+    return PLACEHOLDER.sub(lambda match: texts.get(match[1], match[0][0]), text)
 
 
 def _execute(
@@ -154,19 +152,18 @@ def _execute(
     progress: _Progress,
 ) -> None:
     """Run a command to its end and report its progress."""
-    # Python of the environment that runs nlgraft, and a log that shows what is written at once.
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    environment = {**os.environ, "PATH": path, "PYTHONUNBUFFERED": "1"}
+    # A log that shows what is written at once.
+    environment = {**os.environ, "PATH": search_path(), "PYTHONUNBUFFERED": "1"}
     for name, text in settings.environment.items():
         if (value := _filled(text, texts)) is not None:
             environment[name] = value
-    command = [sys.executable, "-I", guard.__file__, str(_PATIENCE_S), *_words(settings, texts)]
+    guarded = [sys.executable, "-I", guard.__file__, str(_PATIENCE_S)]
     started = time.monotonic()
     limit_s, log = context.locations["limit_s"], context.directory / LOG
     with (
         log.open("ab") as output,
         subprocess.Popen(
-            command,
+            [*guarded, *_words(settings, texts)],
             cwd=work,
             env=environment,
             stdin=subprocess.PIPE,
@@ -180,7 +177,7 @@ def _execute(
         while process.poll() is None:
             time.sleep(_POLL_S)
             progress.report()
-            if (reason := context.should_stop()) is not None:
+            if reason := context.should_stop():
                 raise TrialStopped(reason)
             if limit_s is not None and time.monotonic() - started > limit_s:
                 raise _failure(f"took longer than its limit of {duration(limit_s)}", log)
@@ -196,7 +193,7 @@ def _failure(what: str, log: Path) -> CommandFailed:
     lines = text.splitlines()[-_TAIL_LINES:]
     last = f"wrote last: {lines[-1].strip()}" if lines else "wrote nothing"
     # After it come errors of the processes that wait for this one, and torchrun's own.
-    if (error := _ERROR_OF_PROCESS.search(text)) is not None:
+    if error := _ERROR_OF_PROCESS.search(text):
         last = f"wrote: {error[0]}"
     # For the worker's log and `nlgraft trial`; records of trials have it in the traceback.
     logger.warning("\n".join(lines))
@@ -208,38 +205,44 @@ class _StateChanged(Exception):
 
 
 class _Progress:
-    """Reports what a command adds to its files of JSON lines, and saves its checkpoints.
+    """Reports what a command adds to its files of JSON lines, saves its checkpoints and goes on from one.
 
     Args:
         context: Stage of the command.
         work: Directory in which it runs.
         files: Its files of metrics.
-        saved_step: Step of the checkpoint from which it goes on; -1 without one.
-        spent_s: Seconds that it had taken up to there.
     """
 
-    def __init__(
-        self, context: StageContext, work: Path, files: Sequence[str], saved_step: int, spent_s: float
-    ) -> None:
+    def __init__(self, context: StageContext, work: Path, files: Sequence[str]) -> None:
         self.curves: dict[str, Curve] = {}
         self._context = context
         self._work = work
-        self._saved_step = self._complete_step = saved_step
         self._saves = Pacer(0.0, _SAVE_SHARE)
-        self._started = time.perf_counter() - spent_s
-        self._lengths = {work / name: 0 for name in files if name.endswith(".jsonl")}
+        self._num_lines = {name: 0 for name in files if name.endswith(".jsonl")}
+        self._saved_step, saved = context.checkpoints.latest() or (-1, None)
+        self._complete_step = self._saved_step
+        self._started = time.perf_counter()
+        (context.directory / _CHECKPOINT).mkdir()
+        if saved is not None:
+            shutil.copytree(saved / _CHECKPOINT, context.directory / _CHECKPOINT, dirs_exist_ok=True)
+            shutil.copytree(saved / WRITTEN, work, dirs_exist_ok=True)
+            shutil.copy(saved / LOG, context.directory)
+            self._started -= read_json(saved / SECONDS)["command_s"]
 
     def write_seconds(self, directory: Path) -> None:
         """Write how long the command has taken, before it was killed as well."""
         write_json(directory / SECONDS, {"command_s": time.perf_counter() - self._started})
 
     def report(self) -> None:
-        for path, num_lines in self._lengths.items():
+        for name, num_lines in self._num_lines.items():
+            path = self._work / name
+            if not path.exists():
+                continue
             # The last line may be half written.
-            lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-            self._lengths[path] = len(lines)
+            lines = path.read_bytes().split(b"\n")[:-1]
+            self._num_lines[name] = len(lines)
             for line in lines[num_lines:]:
-                self._complete_step = max(self._complete_step, self._report_line(line))
+                self._report_line(line)
         if self._complete_step > self._saved_step and self._saves.is_due:
             self._saved_step = self._complete_step
             try:
@@ -254,37 +257,35 @@ class _Progress:
                     error,
                 )
 
-    def _report_line(self, line: bytes) -> int:
-        """Report a line; return its step if the script's checkpoint is complete then, else -1."""
+    def _report_line(self, line: bytes) -> None:
+        """Report a line that has a step, and note if the script's checkpoint is complete then."""
         try:
-            document = json.loads(line)
+            fields = json.loads(line)
         except ValueError:
-            return -1  # told when the command has ended
-        fields = document if isinstance(document, dict) else {}
-        if type(fields.get("step")) is not int:
-            return -1
-        reported: Mapping[str, str] = self._context.locations["reported"]
-        values = {
-            name: fields[key]
-            for key, name in reported.items()
-            if type(fields.get(key)) in (int, float) and math.isfinite(fields[key])
-        }
+            return  # told when the command has ended
+        step = fields.get("step") if isinstance(fields, dict) else None
+        if type(step) is not int:
+            return
+        keys: Mapping[str, str] = self._context.locations["reported"]
+        values: dict[str, float] = {}
+        unix_ms = int(time.time() * 1000)
+        for name, key in keys.items():
+            value = fields.get(key)
+            if _is_finite(value):
+                values[name] = value
+                self.curves.setdefault(name, []).append([step, value, unix_ms])
         if values:
-            for name, value in values.items():
-                point = [fields["step"], value, int(time.time() * 1000)]
-                self.curves.setdefault(name, []).append(point)
-            self._context.report(fields["step"], values)
-        return fields["step"] if fields.get(_CHECKPOINT) is True else -1
+            self._context.report(step, values)
+        if fields.get(_CHECKPOINT) is True:
+            self._complete_step = max(self._complete_step, step)
 
     def _copy_state(self, directory: Path) -> None:
         """Copy the script's checkpoint, its log and its progress, to which it appends when it goes on."""
         _copy_of_one_moment(self._context.directory / _CHECKPOINT, directory / _CHECKPOINT)
-        shutil.copy(self._context.directory / LOG, directory / LOG)
+        shutil.copy(self._context.directory / LOG, directory)
         self.write_seconds(directory)
-        for path in filter(Path.exists, self._lengths):
-            copied = directory / WRITTEN / path.relative_to(self._work)
-            copied.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(path, copied)
+        names = [name for name in self._num_lines if (self._work / name).exists()]
+        copy_files(names, self._work, directory / WRITTEN)
 
 
 def _copy_of_one_moment(state: Path, target: Path) -> None:
@@ -324,21 +325,29 @@ def _hold(source: str, target: str) -> None:
 
 def _versions(directory: Path) -> dict[Path, tuple[int, int, int]]:
     """Tell files apart that were written again: inode, size and time of change, by path."""
-    files = {path: path.stat() for path in directory.rglob("*") if path.is_file()}
-    return {path: (file.st_ino, file.st_size, file.st_mtime_ns) for path, file in files.items()}
+    versions = {}
+    for path in directory.rglob("*"):
+        if path.is_file():
+            file = path.stat()
+            versions[path] = file.st_ino, file.st_size, file.st_mtime_ns
+    return versions
 
 
 # Files of metrics.
 
 
-Scores = dict[str, tuple[Any, str]]
-"""The last value by name, or those by item of a CSV file, and where it stands."""
+Scores = dict[str, dict[str | None, tuple[Any, str]]]
+"""Values and where they stand, by name and item; the item is None where a value stands for all."""
 
 
 def read_scores(files: Iterable[tuple[Path, str]]) -> tuple[Scores, list[str]]:
-    """Read files of metrics, given by their directories and names; say what is missing or malformed."""
+    """Read files of metrics, given by their directories and names; say what is missing or malformed.
+
+    What a later file or line holds under a name takes the place of what was before, but for the lines of a
+    table of items.
+    """
     scores: Scores = {}
-    problems = []
+    problems: list[str] = []
     for directory, name in files:
         try:
             text = (directory / name).read_text("utf-8")
@@ -348,16 +357,14 @@ def read_scores(files: Iterable[tuple[Path, str]]) -> tuple[Scores, list[str]]:
         except UnicodeDecodeError as error:
             problems.append(f"{name}: not UTF-8 ({error.reason})")
             continue
+        faults: list[str] = []
         if name.endswith(".csv"):
-            parts = [(name, *_read_items(name, text))]
+            scores |= _read_items(name, text, faults)
         elif name.endswith(".json"):
-            parts = [(name, *_read_object(name, text))]
+            scores |= _read_object(name, text, faults)
         else:
-            lines = ((f"{name}, line {number}", line) for number, line in enumerate(text.splitlines(), 1))
-            parts = [(where, *_read_object(where, line)) for where, line in lines]
-        for where, values, _ in parts:
-            scores |= {key: (value, where) for key, value in values.items()}
-        faults = [fault for *_, part in parts for fault in part]
+            for number, line in enumerate(text.splitlines(), 1):
+                scores |= _read_object(f"{name}, line {number}", line, faults)
         if faults:
             problems.append(name_some(faults, _MOST_PROBLEMS, "; "))
             if not name.endswith(".csv"):
@@ -365,76 +372,77 @@ def read_scores(files: Iterable[tuple[Path, str]]) -> tuple[Scores, list[str]]:
     return scores, problems
 
 
-def _metric_problems(keys: Mapping[str, str], scores: Scores) -> Iterator[str]:
-    """Say which metrics, given their names in the files, are missing or no finite number."""
-    held: dict[str, list[str]] = {}
-    for key, (_, where) in scores.items():
-        held.setdefault(where.partition(",")[0], []).append(key)
-    read = "; ".join(f"{file} with {', '.join(names)}" for file, names in held.items()) or "nothing"
-    for name, key in keys.items():
-        if key not in scores:
-            hint = f"{did_you_mean(key, [*scores])} Read: {read}".lstrip()
-            yield f"metric {name}: {key!r} is in no file. {hint}"
-            read = "the same"
-            continue
-        value, where = scores[key]
-        if _is_of_items(name, value):
-            where += next((f", item {item}" for item, v in value.items() if not math.isfinite(v)), "")
-            value = _mean(value)
-        if type(value) not in (int, float):
-            yield f"metric {name}: {key} is {str(value)[:60]!r} in {where}, not a number"
-        elif not math.isfinite(value):
-            yield f"metric {name} is {value} in {where}"
-
-
-def _is_of_items(name: str, value: Any) -> bool:
-    return name.partition("/")[2].startswith(ITEM) and isinstance(value, dict)
-
-
-def _mean(by_item: Mapping[str, float]) -> float:
-    return float(np.mean([*by_item.values()]))
-
-
-def _refuse(problems: Sequence[str], keys: Mapping[str, str], scores: Scores) -> None:
-    # Where no file could be read, that no metric was follows from it.
-    unmet = [] if problems and not scores else [*_metric_problems(keys, scores)]
-    if text := "; ".join(filter(None, [*problems, name_some(unmet, _MOST_PROBLEMS, "; ")])):
-        raise CommandFailed(text)
-
-
-def _read_object(where: str, text: str) -> tuple[dict[str, Any], list[str]]:
+def _read_object(where: str, text: str, faults: list[str]) -> Scores:
     try:
         document = json.loads(text)
     except ValueError as error:
         document = f"not JSON: {error}"
     if isinstance(document, dict):
-        return document, []
-    return {}, [f"{where}: {str(document)[:120]}"]
+        return {key: {None: (value, where)} for key, value in document.items()}
+    faults.append(f"{where}: {str(document)[:120]}")
+    return {}
 
 
-def _read_items(name: str, text: str) -> tuple[dict[str, dict[str, float]], list[str]]:
-    items: dict[str, dict[str, float]] = {}
+def _read_items(name: str, text: str, faults: list[str]) -> Scores:
+    scores: Scores = {}
     rows = csv.DictReader(text.splitlines())
-    if missing := {*_COLUMNS} - {*(rows.fieldnames or ())}:
-        columns = ", ".join(sorted(missing))
-        return {}, [f"{name}, line 1: no column {columns}; write {','.join(_COLUMNS)}"]
-    problems = []
+    if missing := sorted({*_COLUMNS} - {*(rows.fieldnames or ())}):
+        faults.append(f"{name}, line 1: no column {', '.join(missing)}; write {','.join(_COLUMNS)}")
+        return {}
     for row in rows:
+        where = f"{name}, line {rows.line_num}"
         item, metric, value = (row[column] for column in _COLUMNS)
-        values = items.setdefault(metric, {})
-        if item in values:
-            problems.append(f"{name}, line {rows.line_num}: a second value of {metric} for item {item!r}")
         try:
-            values[item] = float(value)
+            number = float(value)
         except (TypeError, ValueError):
-            problems.append(f"{name}, line {rows.line_num}: {value!r} is not a number")
-    # A metric of which no value could be read is told by its lines.
-    return {metric: values for metric, values in items.items() if values}, problems
+            faults.append(f"{where}: {value!r} is not a number")
+            continue
+        values = scores.setdefault(metric, {})
+        if item in values:
+            faults.append(f"{where}: a second value of {metric} for item {item!r}")
+        values[item] = number, where
+    return scores
+
+
+def _metric_problems(keys: Mapping[str, str], scores: Scores) -> Iterator[str]:
+    """Say which metrics, given their names in the files, are missing or no finite number."""
+    names: dict[str, list[str]] = {}
+    for key, values in scores.items():
+        _, where = next(iter(values.values()))
+        names.setdefault(where.partition(",")[0], []).append(key)
+    read = "; ".join(f"{file} with {', '.join(held)}" for file, held in names.items()) or "nothing"
+    for name, key in keys.items():
+        if key not in scores:
+            hint = f"{did_you_mean(key, [*scores])} Read: {read}".lstrip()
+            yield f"metric {name}: {key!r} is in no file. {hint}"
+            read = "the same"
+        elif None not in scores[key] and not name.partition("/")[2].startswith(ITEM):
+            yield f"metric {name}: {key!r} has values of items; name it with {ITEM} behind the split"
+        else:
+            for value, where in scores[key].values():
+                if not _is_finite(value):
+                    yield f"metric {name} is {repr(value)[:60]} in {where}, not a finite number"
+                    break
+
+
+def _is_finite(value: Any) -> bool:
+    # Not a truth value, which is a number to Python.
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def _refuse(problems: Sequence[str], keys: Mapping[str, str], scores: Scores) -> None:
+    parts = [*problems]
+    # Where no file could be read, that no metric was follows from it.
+    if scores or not problems:
+        unmet = [*_metric_problems(keys, scores)]
+        parts += [name_some(unmet, _MOST_PROBLEMS, "; ")] if unmet else []
+    if parts:
+        raise CommandFailed("; ".join(parts))
 
 
 def _names(directory: Path) -> list[str]:
-    paths = sorted(path for path in directory.rglob("*") if path.is_file())
-    return [path.relative_to(directory).as_posix() for path in paths]
+    files = filter(Path.is_file, directory.rglob("*"))
+    return sorted(file.relative_to(directory).as_posix() for file in files)
 
 
 def _among(name: str, names: Sequence[str]) -> str:
@@ -449,24 +457,27 @@ def select(context: StageContext) -> None:
         CommandFailed: No command wrote a metric, or it is no finite number.
     """
     settings, inputs = SELECT.read(context)
-    places = ((inputs.writing[stage] / WRITTEN, name) for stage, names in settings.files for name in names)
-    scores, problems = read_scores(places)
+    files: list[tuple[Path, str]] = []
+    seconds = 0.0
+    for stage, names in settings.files:
+        directory = inputs.writing[stage]
+        files += [(directory / WRITTEN, name) for name in names]
+        seconds += read_json(directory / SECONDS)["command_s"]
+    scores, problems = read_scores(files)
     _refuse(problems, settings.keys, scores)
-    seconds = sum(read_json(directory / SECONDS)["command_s"] for directory in inputs.writing.values())
     metrics: dict[str, dict[str, Any]] = {"command_s": {"value": seconds}}
     items: dict[str, set[str]] = {}
     for name, key in settings.keys.items():
-        value, signature = scores[key][0], None
-        if _is_of_items(name, value):
+        values = {item: value for item, (value, _) in scores[key].items()}
+        metrics[name] = {"value": float(np.mean([*values.values()]))}
+        if ids := sorted(item for item in values if item is not None):
             split, _, rest = name.partition("/")
-            by_item = dict(sorted(value.items()))
-            write_segments(context.directory, split, {rest: np.array([[v, 1] for v in by_item.values()])})
+            rows = np.array([[values[item], 1] for item in ids])
+            write_segments(context.directory, split, {rest: rows})
             # Trials can be paired item by item where they have the same ones.
-            signature = f"items:{len(by_item)}|ids:{fingerprint(list(by_item))[:8]}"
-            items.setdefault(split, set()).update(by_item)
-            value = _mean(by_item)
-        metrics[name] = {"value": value, "signature": signature}
-    for split, names in items.items():
+            metrics[name]["signature"] = f"items:{len(ids)}|ids:{fingerprint(ids)[:8]}"
+            items.setdefault(split, set()).update(ids)
+    for split, scored in items.items():
         (context.directory / split).mkdir()
-        write_lines(context.directory / split / stream_file("item"), sorted(names))
+        write_lines(context.directory / split / stream_file("item"), sorted(scored))
     write_json(context.directory / METRICS, metrics)

@@ -210,7 +210,7 @@ class StudyResult(RecordedResults):
             chances = view._chances()
             for label in due:
                 of_cell = (chance for question, chance in chances.items() if label in question.labels)
-                most = max((chance for chance in of_cell if chance >= 0), default=None)
+                most = max(of_cell, default=None)
                 reasons[label] = "decided" if most is None else "more seeds decide nothing"
                 if most:
                     reasons[label] = f"decided by the last look with a probability of at most {most:.2f}"
@@ -237,17 +237,17 @@ class StudyResult(RecordedResults):
         )
 
     def _chances(self) -> dict[Question, float]:
-        """Return the comparisons that looks may settle, with the predicted power of those still open."""
+        """Predict the power of the open comparisons at the last look; 0 where seeds decide nothing."""
         last = self.run_looks[-1]
         chances = {}
         for question in self._seed_questions:
             comparison = self._judged(question)
-            chances[question] = 0.0
             if self._is_decided(comparison):
-                chances[question] = -1.0  # decided; 0 is open, but not to be decided by seeds
-            elif not comparison.open_because and (estimate := comparison.estimate) is not None:
+                continue
+            chances[question] = 0.0
+            if not comparison.open_because and comparison.estimate is not None:
                 level = comparison.later_levels.get(last, comparison.level)
-                chances[question] = decided_by(estimate, last, level, comparison.margin)
+                chances[question] = decided_by(comparison.estimate, last, level, comparison.margin)
         return chances
 
     def _is_decided(self, comparison: Comparison) -> bool:

@@ -278,13 +278,11 @@ def compare(
 
     if [bool(hypotheses), bool(sources), uri is not None].count(True) != 1:
         raise DataError("give one of: files of hypotheses with --ref, --scores, --mlflow")
-    of_scores = {"--baseline": baseline, "--lower-is-better": is_lower_better}
-    of_mlflow = {"--experiment": experiment, "--arm": arm}
-    unread = {"--ref": reference, "--sys-name": names, **of_mlflow}
+    unread: dict[str, object] = {"--ref": reference, "--sys-name": names}
     if hypotheses:
-        unread = of_scores | of_mlflow
-    elif uri is not None:
-        unread = {"--ref": reference, "--sys-name": names}
+        unread = {"--baseline": baseline, "--lower-is-better": is_lower_better}
+    if uri is None:
+        unread |= {"--experiment": experiment, "--arm": arm}
     if ignored := [option for option, value in unread.items() if value]:
         raise DataError(f"{', '.join(ignored)}: has no effect here; `nlgraft compare --help` says where")
     # Without a store nothing remembers the comparison, so that it gets no verdict.
@@ -306,7 +304,7 @@ def compare(
             runs, table.notes = logged_runs(uri, experiment, arm, seed)
             table.add(experiment, "", runs)
         name = f"scores of {experiment or Path(sources[0].rpartition('=')[2]).name}"
-        scores, notes = compare_scores(table, name, metrics, baseline, store, is_lower_better=is_lower_better)
+        scores, notes = compare_scores(table, name, baseline, store, is_lower_better=is_lower_better)
     if store is not None:
         another, place = "" if ledger else "; --ledger STORE takes another", ledger or Storage().path
         notes.append(

@@ -195,12 +195,11 @@ def agreement(
     from nlgraft.commands.terminal import show_table
 
     groups = [shlex.split(scale) for scale in scales]
-    are_named = [bool(words) and not words[0].startswith("@") and "=" not in words[0] for words in groups]
-    groups = [
-        words if is_named else [study_file, *words] for words, is_named in zip(groups, are_named, strict=True)
-    ]
-    if all(are_named):
+    of_studies = [words for words in groups if words and not words[0].startswith("@") and "=" not in words[0]]
+    if of_studies == groups:
         groups.insert(0, [study_file])
+    else:
+        groups = [words if words in of_studies else [study_file, *words] for words in groups]
     studies = [find_study(words[0], words[1:], storage) for words in groups]
     outcome = api.agreement(studies, target=target, metrics=metrics, threshold=threshold)
     if is_json:

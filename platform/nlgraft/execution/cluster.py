@@ -41,12 +41,15 @@ _NO_DRAIN = {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}
 
 # The command `ray` in a process that is told to end when the thread ends that started it (prctl 1:
 # PR_SET_PDEATHSIG): the cluster of a killed driver would go on for ever. The driver blocks signals meanwhile.
+# Nor would anybody remove its files: what is registered first is called last, after the end of Ray.
 _RAY_COMMAND = """
-import ctypes, os, signal, sys
+import atexit, ctypes, os, shutil, signal, sys
 from importlib.metadata import entry_points
+driver, directory = int(sys.argv.pop(1)), sys.argv.pop(1)
+atexit.register(lambda: os.getppid() == driver or shutil.rmtree(directory, ignore_errors=True))
 signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGHUP))
 ctypes.CDLL(None).prctl(1, signal.SIGTERM)
-if os.getppid() == int(sys.argv.pop(1)):
+if os.getppid() == driver:
     (ray,) = entry_points(group="console_scripts", name="ray")
     sys.exit(ray.load()())
 """
@@ -149,12 +152,21 @@ class LocalRay:
     def _start_head(self, directory: Path, node: str) -> Path:
         """Start the processes with a node's address; return the file that they write to."""
         output = directory / "output"
-        command = [sys.executable, "-c", _RAY_COMMAND, str(os.getpid()), "start", "--head", "--block"]
+        ray_command = [sys.executable, "-c", _RAY_COMMAND, str(os.getpid()), str(self._directory)]
         shape = [f"--num-cpus={int(self._capacity['CPU'])}", f"--num-gpus={int(self._capacity['GPU'])}"]
         place = [f"--node-ip-address={node}", f"--temp-dir={directory}", "--include-dashboard=false"]
         with output.open("wb") as file:
             self._head = subprocess.Popen(
-                [*command, *shape, *place, *_FREE_PORTS, f"--ray-client-server-port={_free_port()}"],
+                [
+                    *ray_command,
+                    "start",
+                    "--head",
+                    "--block",
+                    *shape,
+                    *place,
+                    *_FREE_PORTS,
+                    f"--ray-client-server-port={_free_port()}",
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,

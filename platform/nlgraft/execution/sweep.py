@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import pickle
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from nlgraft.basics.errors import ClusterError, StageBusy
@@ -149,7 +149,7 @@ class _TuneSweep:
             Interrupted: A signal arrived; running trials are recorded as killed.
             ClusterError: The cluster was lost; likewise.
         """
-        with tempfile.TemporaryDirectory(prefix="nlg-tune-") as scratch:
+        with self._store.scratch("tune") as scratch:
             scheduler = self._new_scheduler()
             try:
                 with raising_interrupted() as self._check_signals, self._watch:
@@ -212,7 +212,7 @@ class _TuneSweep:
 
         return TuneSearcher(self._queue, self._store, self._board, self._check, _BATCHES_PER_TUNER)
 
-    def _new_tuner(self, scratch: str, scheduler: Any) -> Any:
+    def _new_tuner(self, scratch: Path, scheduler: Any) -> Any:
         from ray import tune
 
         from nlgraft.execution.trainable import run_tune_trial
@@ -235,7 +235,7 @@ class _TuneSweep:
             ),
             run_config=tune.RunConfig(
                 name=f"{self._study.name}-{int(time.time())}",
-                storage_path=scratch if self._store.is_local else self._group.run_directory,
+                storage_path=str(scratch) if self._store.is_local else self._group.run_directory,
                 callbacks=[BriefResults()],
                 verbose=0,
                 # The trial itself counts its losses, by kind, whenever its process begins anew.

@@ -21,7 +21,6 @@ from nlgraft.pipeline.integrity import (
     FileEntry,
     describe_files,
     read_document,
-    remove_tree,
 )
 from nlgraft.pipeline.object_files import Files
 
@@ -86,13 +85,10 @@ class Checkpoints:
             return
         # A folder for each attempt: what a killed process left of the same step is never mixed in.
         folder, location = f"{self._key}/{step}", uuid.uuid4().hex
-        scratch = self._files.scratch.new(self._key.rpartition("/")[2])
-        try:
+        with self._files.scratch.held(self._key.rpartition("/")[2]) as scratch:
             write(scratch)
             entries = describe_files(scratch)
             self._files.put_directory(scratch, f"{folder}/{location}", entries)
-        finally:
-            remove_tree(scratch)
         # The manifest last, since it alone makes the checkpoint visible.
         manifest = _CheckpointManifest(entries, location)
         self._files.write(f"{folder}/{MANIFEST}", _MANIFEST.dump_json(manifest))

@@ -268,6 +268,15 @@ class Scratch:
         path.mkdir(parents=True)
         return path
 
+    @contextlib.contextmanager
+    def held(self, fingerprint: str) -> Iterator[Path]:
+        """Make a directory as `new` does, for this context; one of a killed process is removed later."""
+        path = self.new(fingerprint)
+        try:
+            yield path
+        finally:
+            remove_tree(path)
+
     @store_errors("write")
     def own(self, directory: Path, fingerprint: str) -> Path:
         """Return a directory made by `new` as it is, and a copy of any other."""

@@ -197,8 +197,6 @@ class ObjectFiles:
         raise StoreError(f"{target}: is removed as soon as it is fetched; free space there")
 
     def _download(self, key: str, entries: Mapping[str, FileEntry]) -> None:
-        scratch = self.scratch.new(key.rpartition("/")[2])
-
         def download(name: str) -> None:
             (scratch / name).parent.mkdir(parents=True, exist_ok=True)
             # A missing file is skipped here; `find_damage` reports it.
@@ -208,14 +206,12 @@ class ObjectFiles:
                     for chunk in chunks:
                         sink.write(chunk)
 
-        try:
+        with self.scratch.held(key.rpartition("/")[2]) as scratch:
             _in_threads(download, entries)
             damage = find_damage(scratch, entries)
             if damage is not None:
                 raise ArtifactDamaged(f"{self.name}: {key}: {damage}")
             self._keep(scratch, key, entries)
-        finally:
-            remove_tree(scratch)
 
     def _sha256(self, key: str) -> str:
         digest = hashlib.sha256()

@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -300,6 +301,10 @@ class ArtifactStore:
         """
         manifest = self._manifest_of(stage)
         return self._artifacts.read_file(manifest, name) if name in manifest.files else None
+
+    def scratch(self, name: str) -> AbstractContextManager[Path]:
+        """Hold an empty local directory, which is removed after a context, or after a killed process."""
+        return self._files.scratch.held(name)
 
     def new_scratch(self, stage: Stage) -> Path:
         """Make an empty local directory to write a stage's artifact into; `publish` uses it up."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import JsonValue
 
@@ -62,13 +62,12 @@ def seeds_of(number: int, num_seeds: int) -> list[int]:
 
 def split_overrides(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
     """Split overrides into those that select a study (scales, storage ...) and those that are proposed."""
-    chosen = [text for text in overrides if _is_choice(text)]
+    chosen = [
+        text
+        for text in overrides
+        if text.startswith("@") or text.partition("=")[0].partition(".")[0] in NOT_IN_VARIANT
+    ]
     return chosen, [text for text in overrides if text not in chosen]
-
-
-def _is_choice(text: str) -> bool:
-    field = text.partition("=")[0].partition(".")[0]
-    return text.startswith("@") or field in NOT_IN_VARIANT
 
 
 def baseline_of(study: Study, cell: Cell | None = None) -> Study:
@@ -333,16 +332,18 @@ class Attempt:
         seeds = seeds_of(block, num_seeds)
         return comparison_study(self._kept, {str(number): self._new}, seeds, first)
 
-    def _run(self, pair: Study, looks: _Looks, note: Callable[[], str]) -> str | None:
+    def _run(
+        self, pair: Study, grant: Callable[[], Mapping[str, int]], note: Callable[[], str]
+    ) -> str | None:
         """Run the trials of a pair; return the reason why that ended early, or None."""
-        return Run(pair, cells(pair), self._place).sweep(looks.grant, note).stop_reason
+        return Run(pair, cells(pair), self._place).sweep(grant, note).stop_reason
 
     def _decide(self, proposal: Proposal, max_seeds: int) -> tuple[Judgement, str | None]:
         entered = proposal.entered
         pair = self._pair(entered.number, entered.against, LOOKS[-1], LOOKS[0])
-        looks = _Looks(pair, self._place, proposal, max_seeds)
+        looks = _Looks(pair, self._place, proposal, max_seeds, pair.first_seeds)
         title = f"Proposal {entered.number}, {' '.join(entered.texts)}"
-        stopped = self._run(pair, looks, lambda: f"{title}: {looks.verdict().decision}")
+        stopped = self._run(pair, looks.grant, lambda: f"{title}: {looks.verdict().decision}")
         verdict = looks.verdict()
         # Entered because later questions about these cells are afterthoughts: their scores have been seen.
         enter_seen(pair, self._study.variant, verdict.gain, self._place.store)
@@ -350,60 +351,40 @@ class Attempt:
 
     def _enter(self, verdict: Judgement, number: int) -> Stream:
         """Enter the verdict in the stream; while undecided, only the seeds that failed."""
-        key = self._key
         if verdict.decision == "MORE":
-            stream = read_stream(self._place.store, key)
+            stream = read_stream(self._place.store, self._key)
             for arm, seed in verdict.lost:
-                stream = self._append(Step(kind="lost", stream=key, number=number, arm=arm, seeds=(seed,)))
+                stream = self._append("lost", number, arm=arm, seeds=(seed,))
             return stream
-        decided = Step(
-            kind="decided",
-            stream=key,
-            number=number,
+        return self._append(
+            "decided",
+            number,
             decision=verdict.decision,
             reason=verdict.reason,
             seeds=verdict.gain.seeds,
             gains=verdict.gain.gains,
             p=verdict.p,
         )
-        return self._append(decided)
 
-    def _append(self, step: Step) -> Stream:
-        """Append a step unless the stream holds one like it."""
-
-        def new_step(stream: Stream) -> Step | None:
-            proposal = stream.proposals[step.number]
-            is_entered = {
-                "decided": proposal.decided is not None,
-                "measured": proposal.measured is not None,
-                "lost": any((step.arm, seed) in proposal.lost for seed in step.seeds),
-            }
-            return None if is_entered[step.kind] else step
-
-        return append(self._place.store, self._key, new_step)
+    def _append(self, kind: Literal["lost", "decided", "measured"], number: int, **values: Any) -> Stream:
+        step = Step(kind=kind, stream=self._key, number=number, **values)
+        # If another driver was faster, what it entered stands: see `Proposal.after`.
+        return append(self._place.store, self._key, lambda stream: step)
 
     def _measure(self, proposal: Proposal) -> tuple[Stream, str | None]:
         """Measure a kept proposal on seeds that took no part in any decision."""
-        number, key = proposal.entered.number, self._key
+        number = proposal.entered.number
         pair = self._pair(number, number, FRESH_SEEDS, FRESH_SEEDS)
         # The seeds that led to keeping it overestimate the gain, so none of them is used again.
-        looks = _Looks(pair, self._place, proposal, FRESH_SEEDS)
-        stopped = self._run(pair, looks, lambda: f"Proposal {number}, kept, measured again")
+        stopped = self._run(pair, dict, lambda: f"Proposal {number}, kept, measured again")
         pairs = read_pairs(pair, self._place.store, FRESH_SEEDS)
         gain = Gain.of(tuple(pairs.gains), tuple(pairs.gains.values()))
         if stopped is not None or pairs.open or len(gain.seeds) < _FEW:
             reason = next(iter(pairs.failed.values()), "not all seeds have ended")
-            return read_stream(self._place.store, key), stopped or f"its second measurement: {reason}"
+            return read_stream(self._place.store, self._key), stopped or f"its second measurement: {reason}"
         enter_seen(pair, self._study.variant, gain, self._place.store)
-        measured = Step(
-            kind="measured",
-            stream=key,
-            number=number,
-            seeds=gain.seeds,
-            gains=gain.gains,
-            reason="; ".join(f"{arm}, seed {seed}: {error}" for (arm, seed), error in pairs.failed.items()),
-        )
-        return self._append(measured), None
+        failures = "; ".join(f"{arm}, seed {seed}: {error}" for (arm, seed), error in pairs.failed.items())
+        return self._append("measured", number, seeds=gain.seeds, gains=gain.gains, reason=failures), None
 
     def _answer(
         self, stream: Stream, verdict: Judgement | None, stopped: str | None, is_repeated: bool
@@ -464,10 +445,7 @@ class _Looks:
     place: Place
     proposal: Proposal
     max_seeds: int
-    num: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.num = self.pair.first_seeds
+    num: int
 
     def verdict(self) -> Judgement:
         """Judge the seeds granted so far."""

@@ -246,14 +246,18 @@ def test_examples_seen_are_said_to_be_equal_or_not(make_small_study, scored, exa
 
 def test_headline_leaves_out_what_the_family_of_claims_does(make_study, result):
     """A cell that no claim compares with the baseline is not undecided: nothing was asked about it."""
-    study = make_study(analysis={"family": "claims"})
-    text = prose.headline(
-        type(result)(study, result.system, result.cells, result.provenance, store=result.store)
-    )
+
+    def headline(**changes):
+        study = make_study(analysis={"family": "claims"}, **changes)
+        return prose.headline(dataclasses.replace(result, study=study))
+
+    text = headline()
     assert "single_run" in text
     assert "patt_eg" in text
     assert "avg_eg" not in text
     assert "att_eg" not in text.replace("patt_eg", "")
+    claim = {"better": "patt_eg", "worse": "avg_eg", "metric": "test/bleu", "source": "ours"}
+    assert "no cell has a verdict of its own" in headline(claims=[claim])
 
 
 def test_one_seed_is_said_to_decide_nothing(make_small_study, store, run):

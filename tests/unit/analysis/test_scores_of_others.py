@@ -96,10 +96,10 @@ def test_samples_of_lm_eval_are_read_with_their_directions(tmp_path, monkeypatch
             write(f"out/{model}/samples_{task}_2026-01-02T03-04-05.6.jsonl", json_lines(*samples))
         directions = {"higher_is_better": {task: {"acc": False} for task in ("arc", "boolq")}}
         write(f"out/{model}/results_2026-01-02T03-04-05.6.json", json.dumps(directions))
-    table = read_scores(["out"])
+    table = read_scores(["out"], ["acc"])
     metrics = {f"{task}/acc{filtered}" for task in ("arc", "boolq") for filtered in ("", ",strict")}
     assert {score.metric for score in table.scores} == metrics
-    (first, second), notes = compare_scores(table, "models", ["acc"])
+    (first, second), notes = compare_scores(table, "models")
     assert (first.values, second.values) == ((1.0,), (0.5,))
     assert any("4 items" in note and "less is better" in note for note in notes)
 

@@ -20,7 +20,7 @@ from nlgraft.study.data import paths
 from nlgraft.study.data.design import cells
 from nlgraft.study.public import Study
 from nlgraft.study.reading.resolving import resolve_cell
-from tests.commands import write_study
+from tests.commands import nlgraft, write_study
 from tests.processes import patient, wait_until
 from tests.unit.stages.runs import run
 from trainables.command import guard
@@ -43,7 +43,7 @@ DOCUMENT = {
     "data": {"directory": "code"},
     "base": {
         "declare": {
-            "lr": {"type": "float", "default": 0.5, "min": 0, "max": 1, "unit": "per step"},
+            "lr": {"type": "float", "default": 0.5, "min": 0, "max": 1},
             "optimizer": {"type": "text", "default": "adam", "choices": ["adam", "sgd"]},
             "momentum": {"type": "float", "default": 0.9, "min": 0, "max": 1, "when": {"optimizer": ["sgd"]}},
             "name": {"type": "text", "default": None},
@@ -56,7 +56,7 @@ DOCUMENT = {
         },
         "metrics": {
             "dev/loss": {"direction": "minimize", "unit": "nats"},
-            "test/item.hit": {"direction": "maximize", "unit": "share"},
+            "test/item.hit": {"direction": "maximize"},
         },
     },
     "factors": {"lr": {"target": "settings.lr", "levels": [0.5, 0.25], "baseline": 0.5}},
@@ -90,6 +90,14 @@ def study_of(code, changes=None):
 
 def graph_of(study, cell=0, seed=1):
     return resolve_cell(study, cells(study)[cell]).graph(seed)
+
+
+def fingerprint(code, changes=None):
+    return graph_of(study_of(code, changes)).fingerprint
+
+
+def log_of(graph, store):
+    return (store.fetch(graph.find("train")) / LOG).read_text()
 
 
 def fails(graph, store, words):
@@ -131,7 +139,6 @@ def with_script(code, script, **train):
             "base.stages.train",
             "{lr} is left out with momentum",
         ),
-        ({"base.stages.train.command": "run {settings}"}, "base", "no command of stages has {seed}"),
         ({"base.stages.train.command": "run {lrr} {settings}"}, "base", "no command of stages has {seed}"),
         ({"base.stages.train.command": "python rum.py {settings} {seed}"}, "base.stages.train", "run.py"),
         ({"base.stages.train.command": "run {lr} {seed}"}, "base", "no command of stages reads momentum"),
@@ -163,8 +170,11 @@ def test_mistakes_of_all_kinds_are_told_at_once_each_with_its_line(code):
         study_of(code, changes)
     problems = [(problem.path.partition("[")[0], problem.message) for problem in raised.value.problems]
     places = {path for path, _ in problems}
-    renamed = {"data.files": "data.files.text", "base.declare.lr.default": "base.declare.lr"}
-    renamed["base.stages.train.command"] = "base.stages.train"
+    renamed = {
+        "data.files": "data.files.text",
+        "base.declare.lr.default": "base.declare.lr",
+        "base.stages.train.command": "base.stages.train",
+    }
     assert places == {renamed.get(path, path) for path in changes}
     # Nothing else follows from a misspelt name: it may have meant the seed, or settings.
     assert len(problems) == len(changes) + 1, "two names of the command stand for nothing"
@@ -181,30 +191,43 @@ def test_settings_are_known_as_those_of_other_systems_are(code):
     study = study_of(code, {"base.settings": {"optimizer": "sgd"}})
     resolved = resolve_cell(study, cells(study)[1])
     assert resolved.document["settings"] == {"lr": 0.25, "optimizer": "sgd", "momentum": 0.9, "name": None}
-    assert resolved.system.metrics["dev/loss"].unit == "nats"
+    assert [resolved.system.metrics[name].unit for name in ("dev/loss", "test/item.hit")] == ["nats", "hit"]
     assert "dev/loss.auc" in resolved.system.metrics
     with pytest.raises(StudyError, match=r"settings.momentum has no effect unless"):
         study_of(code, {"factors.m": {"target": "settings.momentum", "levels": [0.9, 0.5], "baseline": 0.9}})
+
+
+def test_a_program_that_this_machine_lacks_is_told_before_anything_runs(code):
+    study_of(code, {"base.stages.train.command": "pyhton run.py {settings} {seed}"})
+    assert "no program 'pyhton'" in nlgraft("validate", code.parent / "study.json").stderr
+
+
+def test_scripts_are_registered_anew_by_other_files(code, store):
+    study = study_of(code, {"factors.lr.levels": [0.5, 0.25, 0.1]})
+    for cell in (1, 2):
+        run(store, graph_of(study, cell))
+    compared = read_result(study, store).compare("lr=0.1", "lr=0.25", metric="test/item.hit")
+    assert "nlgraft register scripts data.directory=..." in str(compared)
 
 
 # --- what makes another trial -----------------------------------------------------------------------------
 
 
 def test_editing_the_script_makes_another_trial_and_what_nobody_wrote_does_not(code):
-    before = graph_of(study_of(code)).fingerprint
+    before = fingerprint(code)
     for name in (".git/config", "__pycache__/run.pyc", ".cache", "nlgraft_store/a.json"):
         (code / name).parent.mkdir(exist_ok=True)
         (code / name).write_text("other")
     (code / "study.yaml").write_text("name: scripts\nsystem: trainables.command\n")
-    assert graph_of(study_of(code)).fingerprint == before
+    assert fingerprint(code) == before
     (code / "run.py").write_text(SCRIPT + "# edited\n")
-    edited = graph_of(study_of(code)).fingerprint
+    edited = fingerprint(code)
     assert edited != before
     (code / "notes.txt").write_text("new")
-    assert graph_of(study_of(code)).fingerprint != edited
+    assert fingerprint(code) != edited
     narrow = {"base.stages.train.code": ["run.*"]}
     limited = narrow | {"base.stages.train.limit": "5m"}
-    assert graph_of(study_of(code, narrow)).fingerprint == graph_of(study_of(code, limited)).fingerprint
+    assert fingerprint(code, narrow) == fingerprint(code, limited)
 
 
 def test_a_file_of_data_counts_by_its_content_and_only_where_it_is_named(code):
@@ -212,9 +235,9 @@ def test_a_file_of_data_counts_by_its_content_and_only_where_it_is_named(code):
     (code.parent / "text" / "a.txt").write_text("one")
     changes = {"data.files": {"text": "text"}}
     named = changes | {"base.stages.train.command": f"{COMMAND} --text={{data.text}}"}
-    before = [graph_of(study_of(code, each)).fingerprint for each in (changes, named)]
+    before = [fingerprint(code, each) for each in (changes, named)]
     (code.parent / "text" / "a.txt").write_text("two")
-    after = [graph_of(study_of(code, each)).fingerprint for each in (changes, named)]
+    after = [fingerprint(code, each) for each in (changes, named)]
     assert (before[0] == after[0], before[1] == after[1]) == (True, False)
 
 
@@ -230,8 +253,8 @@ def test_a_needed_stage_runs_once_for_all_cells_and_seeds_that_agree_in_what_it_
     study = study_of(code, {"base.stages": {"prepare": prepare, "fit": train}})
     graphs = [graph_of(study, cell, seed) for cell in (0, 1) for seed in (1, 2)]
     assert len({graph.fingerprint for graph in graphs}) == 4
-    records = [run(store, graph) for graph in graphs]
-    assert {record.state for record in records} == {"finished"}
+    for graph in graphs:
+        run(store, graph)
     assert runs.read_text().splitlines() == ["prepared"]
 
 
@@ -247,7 +270,7 @@ def test_metrics_curves_items_and_log_are_kept(code, store):
     assert record.signatures["test/item.hit"].startswith("items:2|")
     rows = read_segments(store.fetch(graph.result), "test")["item.hit"]
     assert rows.tolist() == [[0, 1], [1, 1]]  # by the name of the item, whatever the order in the file
-    log = (store.fetch(graph.find("train")) / LOG).read_text()
+    log = log_of(graph, store)
     assert log == "called with --lr=0.25 --momentum=0.9 --optimizer=sgd --seed=7\n"
     assert not (code / "out.jsonl").exists()
 
@@ -267,12 +290,11 @@ def test_words_are_filled_in_without_a_shell(code, store):
     changes = {
         "base.stages.train.command": "python run.py 'x={{$HOME}} {name}' {settings} b={name} y={seed} a={{}}",
         "base.stages.train.environment": {"WHO": "seed {seed}", "NAME": "{name}"},
-        "base.stages.train.setting": "--{name}={value}",
         "base.declare.name.default": "two words; $(exit)",
     }
     graph = graph_of(study_of(code, {**changes, "factors": {}}))
     run(store, graph)
-    called, environment = (store.fetch(graph.find("train")) / LOG).read_text().splitlines()
+    called, environment = log_of(graph, store).splitlines()
     name = "two words; $(exit)"
     assert called == f"called with x={{$HOME}} {name} --lr=0.5 --optimizer=adam b={name} y=1 a={{}}"
     assert environment == f"seed 1 {name}"
@@ -291,7 +313,7 @@ def test_words_are_filled_in_without_a_shell(code, store):
             "'dev/loss' is in no file. Did you mean 'dev/los'. Read: out.json with dev/los, a$",
         ),
         ("echo '{\"dev/loss\": NaN}' > out.json", "metric dev/loss is nan in out.json"),
-        ("echo '{\"dev/loss\": \"low\"}' > out.json", "dev/loss is 'low' in out.json, not a number"),
+        ("echo '{\"dev/loss\": \"low\"}' > out.json", "dev/loss is 'low' in out.json, not a finite number"),
     ],
 )  # fmt: skip
 def test_a_failure_says_what_is_wrong_and_is_tried_again(code, store, script, words):
@@ -317,9 +339,9 @@ def test_a_failure_says_what_is_wrong_and_is_tried_again(code, store, script, wo
         # What a later look would find is told with the rest.
         (
             "item,metric,value\\na,test/item.hit,yes\\nb,test/item.hit,nan\\n",
-            "line 2: 'yes' is not a number; metric test/item.hit is nan in items.csv, item b",
+            "line 2: 'yes' is not a number; metric test/item.hit is nan in items.csv, line 3",
         ),
-        ("item,metric,value\\na,test/item.hit,nan\\n", "metric test/item.hit is nan in items.csv, item a"),
+        ("item,metric,value\\na,test/item.hit,nan\\n", "metric test/item.hit is nan in items.csv, line 2"),
     ],
 )
 def test_a_table_of_items_is_checked(code, store, content, words):
@@ -388,7 +410,7 @@ def test_a_killed_command_goes_on_from_its_checkpoint(code, store):
     second_part = time.monotonic()
     record = run(store, graph)
     assert record.metrics["command_s"] > time.monotonic() - second_part, "the first part counts"
-    assert (store.fetch(graph.find("train")) / LOG).read_text().splitlines()[0] == "from 0", "its log is kept"
+    assert log_of(graph, store).splitlines()[0] == "from 0", "its log is kept"
     again = [int(line) for line in steps.read_text().split()]
     assert again[:3] == [1, 2, 3]
     assert again[-1] == 4
@@ -424,7 +446,7 @@ def test_a_script_that_saves_faster_than_it_can_be_copied_goes_on_from_a_checkpo
     fails(graph, store, "SIGKILL")
     assert store.begun() == {graph.find("train").fingerprint}
     assert run(store, graph).metrics["dev/loss"] == 1 / 400
-    first, again, *_ = (store.fetch(graph.find("train")) / LOG).read_text().splitlines()
+    first, again, *_ = log_of(graph, store).splitlines()
     done, size = map(int, again.split()[1:])
     assert first == "from 0 0"
     assert 100 < done < 300, "the newest of several that were kept"
@@ -433,13 +455,17 @@ def test_a_script_that_saves_faster_than_it_can_be_copied_goes_on_from_a_checkpo
 
 def is_alive(pid):
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return Path(f"/proc/{pid}/cmdline").read_bytes() != b""  # as it is when only the parent knows of it
     except OSError:
         return False
 
 
 def pids_in(path):
     return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+
+def wait_for_end(pids):
+    wait_until(lambda: not any(is_alive(pid) for pid in pids_in(pids)))
 
 
 class StopsOnceThree:
@@ -456,17 +482,11 @@ class StopsOnceThree:
         return "no better than others" if self.steps and len(pids_in(self.pids)) > 2 else None
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def short_patience(monkeypatch):
     monkeypatch.setattr("trainables.command.stages._PATIENCE_S", 0.5)
 
 
-def wait_for_end(pids):
-    """Wait until no process in a file of process ids is alive."""
-    wait_until(lambda: not any(is_alive(pid) for pid in pids_in(pids)))
-
-
-@pytest.mark.usefixtures("short_patience")
 def test_a_trial_that_is_stopped_early_ends_all_its_processes(code, store):
     pids = code.parent / "pids"
     study = with_script(code, TREE.format(pids=pids, end="wait"))
@@ -477,7 +497,6 @@ def test_a_trial_that_is_stopped_early_ends_all_its_processes(code, store):
     wait_for_end(pids)
 
 
-@pytest.mark.usefixtures("short_patience")
 @pytest.mark.parametrize(
     ("end", "limit", "words"),
     [("wait", "2s", "took longer than its limit of 2 s"), ("sleep 1; exit 4", "5m", "ended with status 4")],
@@ -538,7 +557,6 @@ def test_torchrun_trains_with_two_processes_in_one_trial(code, store):
     assert len({*workers}) == 2
 
 
-@pytest.mark.usefixtures("short_patience")
 def test_torchrun_ends_with_both_processes(code, store):
     graph, pids = of_two_processes(code, "fail")
     fails(graph, store, r"status 1; it wrote: .rank1.: ValueError: the second process fails")

@@ -84,7 +84,7 @@ class Segments:
         return {self.sketch[at : at + _DIGITS] for at in range(0, len(self.sketch), _DIGITS)}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Plan:
     """When a question is answered.
 
@@ -101,7 +101,7 @@ class Plan:
         return [look for look in self.looks if set(self.seeds[:look]) <= set(seeds)]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Look:
     """The answer at one look.
 

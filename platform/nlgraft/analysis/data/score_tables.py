@@ -15,10 +15,8 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,15 +29,18 @@ _MOST_PROBLEMS = 12
 _INFINITE = 1.79e308
 """MLflow's databases hold a little more in the place of infinity."""
 _DELIMITERS = "\t;,|"
-_SYNONYMS = {
-    "system": ("system", "model", "arm", "method", "sys", "model_name"),
-    "seed": ("seed", "random_seed", "run", "replicate"),
-    "item": ("item", "segment", "sample", "doc_id", "id", "example", "seg_id", "segment_id", "sample_id"),
-    "metric": ("metric", "measure", "metric_name"),
-    "value": ("value", "score", "result"),
+_ROLES = {
+    name: role
+    for role, names in {
+        "system": ("system", "model", "arm", "method", "sys", "model_name"),
+        "seed": ("seed", "random_seed", "run", "replicate"),
+        "item": ("item", "segment", "sample", "doc_id", "id", "example", "seg_id", "segment_id", "sample_id"),
+        "metric": ("metric", "measure", "metric_name"),
+        "value": ("value", "score", "result"),
+    }.items()
+    for name in names
 }
-"""Names of columns, in any case, by what they hold."""
-_NO_COLUMN = "\0"
+"""What columns hold, by their names in small letters."""
 _SAMPLES = re.compile(r"samples_(.+)_\d{4}-\d\d-\d\dT.*\.jsonl")
 
 Row = tuple[str, dict[str, Any]]
@@ -55,7 +56,7 @@ class Score(NamedTuple):
         seed: Name of the run of the system.
         item: Name of the item; empty for a score of a whole run.
         metric: Name of the metric.
-        value: The score, finite.
+        value: The score, finite; what stands in its place otherwise.
     """
 
     where: str
@@ -63,7 +64,11 @@ class Score(NamedTuple):
     seed: str
     item: str
     metric: str
-    value: float
+    value: float | str
+
+
+Runs = dict[tuple[str, str], dict[str, Score]]
+"""Scores by item, by system and seed."""
 
 
 @dataclass
@@ -71,12 +76,12 @@ class ScoreTable:
     """Scores from any number of files or runs.
 
     Attributes:
-        metrics: What is to be compared; the first also names scores whose file names no metric.
+        metrics: What is to be compared; the first also names scores whose file names no metric, and ``acc``
+            stands for all ``TASK/acc``.
         scores: The scores.
         is_up: Which way is better, by metric, where a file says it.
         notes: What was left out, or read in a way that may surprise.
         problems: What cannot be read.
-        unfit: Metrics with their values that are no finite numbers.
         misspelt: Columns whose names are nearly those of columns that are not there.
     """
 
@@ -85,11 +90,13 @@ class ScoreTable:
     is_up: dict[str, bool] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    unfit: list[tuple[str, str]] = field(default_factory=list)
     misspelt: list[str] = field(default_factory=list)
+    _sources: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict)
 
     def add(self, source: str, name: str, rows: Sequence[Row]) -> None:
         """Take rows that are long, or have a column a metric, or a column a system.
+
+        Sources of one system are its seeds, unless they name seeds.
 
         Args:
             source: Where they are from.
@@ -97,85 +104,80 @@ class ScoreTable:
             rows: The rows. A score that is empty or None is missing, which is for the pairing to say.
         """
         columns = dict.fromkeys(column for _, row in rows for column in row)
-        roles = {
-            role: column
-            for role, synonyms in _SYNONYMS.items()
-            for column in reversed(columns)
-            if column.lower() in synonyms
-        }
+        roles: dict[str, str | None] = dict.fromkeys(_ROLES.values())
+        # Of several columns that hold the same the first counts.
+        roles |= {_ROLES[column.lower()]: column for column in reversed(columns) if column.lower() in _ROLES}
         # Beside other metrics one may be called score, as a column of values is.
-        chosen = set() if "metric" in roles else {*self.metrics}
-        others = [
+        chosen = set() if roles["metric"] else {*self.metrics}
+        others = [column for column in columns if column.lower() not in _ROLES or column in chosen]
+        scored = [
             column
-            for column in columns
-            if column.lower() not in chain(*_SYNONYMS.values()) or column in chosen
+            for column in others
+            if column and any(_number(row.get(column)) is not None for _, row in rows)
         ]
-        is_long = "value" in roles and not chosen.intersection(others)
-        free = [name for role in _SYNONYMS if role not in roles for name in _SYNONYMS[role]]
+        is_long = roles["value"] is not None and not chosen.intersection(others)
+        if is_long:
+            scored = [str(roles["value"])]
+        free = [name for name, role in _ROLES.items() if not roles[role]]
         for column in others:
             if hint := did_you_mean(column.lower(), free):
                 self.misspelt.append(f"{source}, column {column!r}: {hint}")
-        are_systems = not (is_long or name or "system" in roles)
-        scored = (
-            [roles["value"]]
-            if is_long
-            else [
-                column
-                for column in others
-                if column and any(_number(row.get(column)) is not None for _, row in rows)
-            ]
-        )
         if left_out := [repr(column) for column in others if column not in scored]:
             self.notes.append(f"{source}: not read: {', '.join(left_out)}")
+        are_systems = not (is_long or name or roles["system"])
         if are_systems and scored:
             self.notes.append(f"{source}: no column names systems, so each is one: {', '.join(scored)}")
-        num_before = len(self.scores) + len(self.unfit)
+        num_before = len(self.scores)
         for where, row in rows:
-            system, seed, item, metric = (
-                _text(row.get(roles.get(role, _NO_COLUMN))) for role in list(_SYNONYMS)[:4]
-            )
+            system, seed, item, metric = (_text(row.get(roles[role])) for role in Score._fields[1:5])
+            system = name or system or Path(source).stem
+            metric = metric or next(iter(self.metrics), "score")
             for column in scored:
                 value = row.get(column)
                 if not _text(value):
                     continue
-                scored_system = column if are_systems else name or system or Path(source).stem
-                scored_metric = (
-                    (metric or next(iter(self.metrics), "score")) if are_systems or is_long else column
-                )
+                if are_systems:
+                    system = column
+                elif not is_long:
+                    metric = column
+                sources = self._sources.setdefault((system, metric), {})
+                source_number = sources.setdefault(source, len(sources) + 1)
                 number = _number(value)
-                if number is None or not abs(number) < _INFINITE:
-                    problem = f"{where}: {scored_metric} {value!r}; write a finite number"
-                    self.unfit.append((scored_metric, problem))
-                else:
-                    self.scores.append(Score(where, scored_system, seed, item, scored_metric, number))
-        if len(self.scores) + len(self.unfit) == num_before:
+                shown = repr(value) if number is None or not abs(number) < _INFINITE else number
+                self.scores.append(Score(where, system, seed or str(source_number), item, metric, shown))
+        if len(self.scores) == num_before:
             self.problems.append(
                 f"{source}: no scores under {', '.join(columns)}; columns are system, seed, item, metric and "
                 "value, or one a system, or system and one a metric"
             )
 
-    def check(self, metrics: Sequence[str]) -> list[str]:
-        """Refuse what could not be read and, of the metrics that are compared, second scores of the same.
-
-        Returns:
-            The names of all metrics.
+    def runs(self) -> dict[str, Runs]:
+        """Gather the scores by the metrics that are compared; of one metric alone if none was named.
 
         Raises:
-            DataError: All problems.
+            DataError: All that cannot be read or, of these metrics, comes twice or is no metric.
         """
-        names = list(dict.fromkeys([*(score.metric for score in self.scores), *dict(self.unfit)]))
-        compared = {name for name in names if endings(name) & {*(metrics or names[:1])}}
-        if not metrics and len(names) > 1:
-            self.problems.append(f"{len(names)} metrics: choose by --metric. {nearest('', names)}")
-            compared = set()
-        problems = [*self.problems, *(problem for metric, problem in self.unfit if metric in compared)]
-        first: dict[tuple[str, ...], str] = {}
-        repeated = []
-        for where, *parts, _ in self.scores:
-            if (earlier := first.setdefault(tuple(parts), where)) != where and parts[-1] in compared:
-                roles = zip(_SYNONYMS, parts, strict=False)
-                scored = ", ".join(f"{role} {name}" for role, name in roles if name)
-                repeated.append(f"{where}: a second score of {scored}, beside that of {earlier}")
+        names = list(dict.fromkeys(score.metric for score in self.scores))
+        problems = [*self.problems]
+        if len(names) > 1 and not self.metrics:
+            problems.append(f"{len(names)} metrics: choose by --metric. {nearest('', names)}")
+            names = []
+        runs_of: dict[str, Runs] = {metric: {} for metric in self.metrics or names}
+        repeated: list[str] = []
+        for score in self.scores:
+            for metric in endings(score.metric) & runs_of.keys():
+                run = runs_of[metric].setdefault((score.system, score.seed), {})
+                earlier = run.setdefault(score.item, score)
+                if isinstance(score.value, str):
+                    problems.append(f"{score.where}: {score.metric} {score.value}; write a finite number")
+                elif earlier.metric != score.metric:
+                    several = f"several metrics end in /{metric}; name one of them by --metric"
+                    problems.append(f"{score.where}: {several}")
+                elif earlier is not score:
+                    named = zip(Score._fields[1:5], score[1:5], strict=True)
+                    scored = ", ".join(f"{role} {label}" for role, label in named if label)
+                    second = f"a second score of {scored}, beside that of {earlier.where}"
+                    repeated.append(f"{score.where}: {second}")
         if repeated and self.misspelt:
             # The names of the columns explain them all.
             problems, repeated, self.notes = [*self.misspelt, *problems], repeated[:1], []
@@ -186,10 +188,10 @@ class ScoreTable:
         lines = [
             f"{where}: {what}{f' (and {len(more):,} more like it)' if more else ''}"
             for what, (where, *more) in places.items()
-        ]
+        ] or [f"no metric {name!r}. {nearest(name, names)}" for name, runs in runs_of.items() if not runs]
         if lines:
             raise DataError("\n".join([name_some(lines, _MOST_PROBLEMS, "\n"), *self.notes]))
-        return names
+        return runs_of
 
 
 def endings(metric: str) -> set[str]:
@@ -198,18 +200,17 @@ def endings(metric: str) -> set[str]:
 
 
 def read_scores(sources: Sequence[str], metrics: Sequence[str] = ()) -> ScoreTable:
-    """Read files and directories of scores, with all problems of all files for `ScoreTable.check`.
+    """Read files and directories of scores, with all problems of all files for `ScoreTable.runs`.
 
     Args:
         sources: Paths, or ``SYSTEM=PATH``. The files of one system are its seeds, unless they name seeds.
         metrics: What is to be compared, as in `ScoreTable`.
     """
     table = ScoreTable(metrics)
-    num_files: Counter[tuple[str, str]] = Counter()
     for source in sources:
         # The name of a file may hold the sign, too.
         name, _, path = ("", "", source) if Path(source).exists() else source.rpartition("=")
-        start, num_problems = len(table.scores), len(table.problems)
+        num_problems = len(table.problems)
         try:
             rows = list(_rows(path, table))
             if rows or len(table.problems) == num_problems:
@@ -219,11 +220,6 @@ def read_scores(sources: Sequence[str], metrics: Sequence[str] = ()) -> ScoreTab
         except (AttributeError, KeyError, TypeError) as error:
             # JSON of any other shape ends here.
             table.problems.append(f"{path}: neither rows nor a file of COMET, HELM or lm_eval ({error!r})")
-        num_files.update({(score.system, score.metric) for score in table.scores[start:]})
-        table.scores[start:] = [
-            score._replace(seed=score.seed or str(num_files[score.system, score.metric]))
-            for score in table.scores[start:]
-        ]
     return table
 
 
@@ -232,46 +228,53 @@ def _rows(path: str, table: ScoreTable) -> Iterator[Row]:
         yield from _samples(Path(path), table)
         return
     lines = read_lines(path, _MAX_CHARS).lines
-    if path.endswith(".json"):
-        document = _parsed("\n".join(lines), path, table)
-        if isinstance(document, dict):
-            for system, segments in document.items():
-                for item, segment in enumerate(segments):
-                    score = {"system": system, "item": item, "metric": "COMET", "value": segment["COMET"]}
-                    yield f"{path}, {system}, segment {item}", score
-            return
-        rows = [(f"{path}, entry {number}", row) for number, row in enumerate(document, 1)]
-    elif without_compression(path).endswith(".jsonl"):
-        rows = list(_json_lines(path, lines, table))
+    if without_compression(path).endswith((".json", ".jsonl")):
+        rows = _json_rows(path, lines, table)
     elif _number(lines[0]) is None:
-        rows = list(_table(path, lines, table))
+        rows = _table(path, lines, table)
     else:
-        rows = [(f"{path}, line {n}", {"item": n, "value": line}) for n, line in enumerate(lines, 1)]
+        rows = ((f"{path}, line {n}", {"item": n, "value": line}) for n, line in enumerate(lines, 1))
     for where, row in rows:
-        if "stats" not in row:
-            yield where, row
+        yield from _helm(where, row) if "stats" in row else [(where, row)]
+
+
+def _json_rows(path: str, lines: Sequence[str], table: ScoreTable) -> Iterator[Row]:
+    """Read a row a line, or all lines as a list of rows or a file of COMET."""
+    has_rows = without_compression(path).endswith(".jsonl")
+    for number, text in enumerate(lines if has_rows else ["\n".join(lines)], 1):
+        where = f"{path}, line {number}" if has_rows else path
+        try:
+            document = json.loads(text or "[]")
+        except ValueError as error:
+            table.problems.append(f"{where}: no JSON ({error})")
             continue
-        changed = row.get("perturbation", {}).get("name")
-        item = f"{row['instance_id']}{f'/{changed}' if changed else ''}"
-        for stat in row["stats"]:
-            score = {"seed": row["train_trial_index"], "item": item, "metric": stat["name"]["name"]}
+        if has_rows:
+            yield from [(where, document)] if document else []
+        elif isinstance(document, dict):
+            yield from _comet(path, document)
+        else:
+            yield from ((f"{path}, entry {entry}", row) for entry, row in enumerate(document, 1))
+
+
+def _comet(path: str, document: dict[str, Any]) -> Iterator[Row]:
+    for system, segments in document.items():
+        for item, segment in enumerate(segments):
+            score = {"system": system, "item": item, "metric": "COMET", "value": segment["COMET"]}
+            yield f"{path}, {system}, segment {item}", score
+
+
+def _helm(where: str, instance: dict[str, Any]) -> Iterator[Row]:
+    changed = instance.get("perturbation", {}).get("name")
+    item = f"{instance['instance_id']}{f'/{changed}' if changed else ''}"
+    for stat in instance["stats"]:
+        score = {
+            "seed": instance["train_trial_index"],
+            "item": item,
+            "metric": stat["name"]["name"],
             # Where nothing was counted there is no mean.
-            yield where, {**score, "value": stat.get("mean")}
-
-
-def _json_lines(path: str, lines: Sequence[str], table: ScoreTable) -> Iterator[tuple[str, Any]]:
-    for number, line in enumerate(lines, 1):
-        where = f"{path}, line {number}"
-        if line.strip() and (document := _parsed(line, where, table)):
-            yield where, document
-
-
-def _parsed(text: str, where: str, table: ScoreTable) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        table.problems.append(f"{where}: no JSON ({error})")
-        return {}
+            "value": stat.get("mean"),
+        }
+        yield where, score
 
 
 def _samples(directory: Path, table: ScoreTable) -> Iterator[Row]:
@@ -284,14 +287,19 @@ def _samples(directory: Path, table: ScoreTable) -> Iterator[Row]:
         for results in sorted(file.parent.glob("results_*.json")):
             directions = read_json(results).get("higher_is_better", {}).get(task, {})
             table.is_up |= {f"{task}/{metric}": is_up for metric, is_up in directions.items()}
-        for where, sample in _json_lines(str(file), read_lines(str(file), _MAX_CHARS).lines, table):
+        for where, sample in _json_rows(str(file), read_lines(str(file), _MAX_CHARS).lines, table):
             for metric in sample["metrics"]:
                 # As lm_eval calls it in its results, but for the filter that does nothing.
                 name = f"{task}/{metric},{sample['filter']}".removesuffix(",none")
-                score = {"system": file.parent.name, "item": f"{task}/{sample['doc_id']}", "metric": name}
+                score = {
+                    "system": file.parent.name,
+                    "item": f"{task}/{sample['doc_id']}",
+                    "metric": name,
+                    "value": sample[metric],
+                }
                 # Of perplexities a document has a sum and a length.
                 if _number(sample[metric]) is not None:
-                    yield where, {**score, "value": sample[metric]}
+                    yield where, score
 
 
 def _table(path: str, lines: Sequence[str], table: ScoreTable) -> Iterator[Row]:

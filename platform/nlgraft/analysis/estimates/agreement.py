@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from nlgraft.analysis.data.results import Results
 from nlgraft.analysis.data.trials import Array
 from nlgraft.analysis.estimates.comparison import rounded_all
 from nlgraft.basics.errors import DataError, NlgraftError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _NUM_SAMPLES = 10_000
 _RANDOM_SEED = 20261128
@@ -106,16 +109,15 @@ def agreement(
 
 
 def _scale_agreement(result: Results, metric: str, largest: Results, target: str) -> ScaleAgreement:
-    small, large = _scores(result, metric), _scores(largest, target)
-    arms = [arm for arm in small if arm in large]
-    matrices = []  # scores of the seeds that all arms have, shape (seeds, arms)
-    for scores in (small, large):
-        seeds = set.intersection(*(set(scores[arm]) for arm in arms)) if arms else ()
-        matrices.append(np.array([[scores[arm][seed] for arm in arms] for seed in sorted(seeds)]))
-    names = f"{result.study.variant}, {metric}, and {largest.study.variant}, {target}"
-    if len(arms) < 2 or not all(map(len, matrices)):
+    frames = [_scores(result, metric), _scores(largest, target)]
+    arms = frames[0].columns.intersection(frames[1].columns)
+    # A seed that an arm lacks is left out of all.
+    matrices = [frame[arms].dropna().to_numpy() for frame in frames]
+    num_seeds = (len(matrices[0]), len(matrices[1]))
+    if len(arms) < 2 or not all(num_seeds):
+        names = f"{result.study.variant}, {metric}, and {largest.study.variant}, {target}"
         raise DataError(f"{names}: two arms with common seeds are needed at both scales; run the studies")
-    alpha, num_seeds = largest.alpha, (len(matrices[0]), len(matrices[1]))
+    alpha = largest.alpha
     # The same draws for each scale and metric, whatever else is compared.
     rng = np.random.default_rng(_RANDOM_SEED)
     # Means over seeds drawn with replacement, shape (samples, arms).
@@ -130,14 +132,13 @@ def _scale_agreement(result: Results, metric: str, largest: Results, target: str
     return ScaleAgreement(result.study.variant, metric, share, ci and tuple(ci), len(arms), num_seeds)
 
 
-def _scores(result: Results, name: str) -> dict[str, dict[int, float]]:
-    """Return the scores of each arm by seed, more being better."""
-    direction = result.system.metrics[result.metric_named(name)].direction
-    sign = 1.0 if direction == "maximize" else -1.0
-    scores = {
-        cell.label: {seed: sign * value for seed, value in cell.values(name).items()} for cell in result.cells
-    }
-    return {arm: values for arm, values in scores.items() if values}
+def _scores(result: Results, name: str) -> pd.DataFrame:
+    """Return the scores by seed and arm, more being better; of arms that have any."""
+    import pandas as pd  # half a second to import
+
+    metric = result.system.metrics[result.metric_named(name)]
+    frame = pd.DataFrame({cell.label: cell.values(name) for cell in result.cells}, dtype=float).sort_index()
+    return frame.dropna(axis=1, how="all") * (1 if metric.direction == "maximize" else -1)
 
 
 def _share(small: Array, large: Array) -> Array:

@@ -121,7 +121,7 @@ def prior_of(studies: Iterable[StudyVariance], weight: float = _WEIGHT) -> Noise
     # trigamma(y) lies between 1 / y and 1 / y + 1 / y^2.
     d0 = 2 * brentq(lambda half: polygamma(1, half) - missed, 1 / missed, 1 + 1 / missed, xtol=1e-14)
     center = float(np.average(logs, weights=precisions)) + float(digamma(d0 / 2)) - math.log(d0 / 2)
-    return NoisePrior(df=weight * d0, variance=math.exp(center))
+    return NoisePrior(weight * d0, math.exp(center))
 
 
 def applicable(prior: NoisePrior, study: StudyVariance, num_seeds: int) -> NoisePrior | None:

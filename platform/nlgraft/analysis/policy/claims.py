@@ -79,15 +79,28 @@ class ClaimResult:
     @property
     def explanation(self) -> str:
         """The reason, as one sentence."""
+        compared = self.comparison
+        if self.is_as_claimed is not None:
+            side = f"in the {'claimed' if self.is_as_claimed else 'other'} direction"
+            if self.claim.margin:
+                side = f"{'not worse' if self.is_as_claimed else 'worse'} by more than {self.claim.margin:g}"
+            exact = compared.is_exact
+            return f"{side}, {'identical for every seed' if exact else f'significant at {self.alpha:g}'}"
         if self.verdict == "equal":
-            return f"the difference is significantly below the margin of {self.comparison.margin:g}"
-        if self.is_as_claimed is None:
-            return _lacking(self.comparison, self.alpha)
-        side = f"in the {'claimed' if self.is_as_claimed else 'other'} direction"
-        if self.claim.margin:
-            side = f"{'not worse' if self.is_as_claimed else 'worse'} by more than {self.claim.margin:g}"
-        exact = self.comparison.is_exact
-        return f"{side}, {'identical for every seed' if exact else f'significant at {self.alpha:g}'}"
+            return f"the difference is significantly below the margin of {compared.margin:g}"
+        if compared.difference is None:
+            return "; ".join(compared.notes)
+        if compared.open_because:
+            return compared.open_because
+        if compared.num_seeds < 2:
+            return "one seed decides nothing"
+        if compared.is_same:
+            return "every score is the same"
+        if compared.basis == "exploratory":
+            return compared.notes[-1]
+        if compared.seeds_more is not None:
+            return f"not significant with {compared.num_seeds} seeds at {self.alpha:g}"
+        return "; ".join(compared.notes) if compared.p is None else "its looks will hardly decide it"
 
     @property
     def why_not_comparable(self) -> str:
@@ -169,23 +182,6 @@ def signatures_differ(published: str | None, own_signature: str | None) -> str:
         if own_settings.get(key) != value
     ]
     return f"signatures differ ({', '.join(clashes)})" if clashes else ""
-
-
-def _lacking(comparison: Comparison, alpha: float) -> str:
-    """Say why nothing is decided."""
-    if comparison.difference is None:
-        return "; ".join(comparison.notes)
-    if comparison.open_because:
-        return comparison.open_because
-    if comparison.num_seeds < 2:
-        return "one seed decides nothing"
-    if comparison.is_same:
-        return "every score is the same"
-    if comparison.basis == "exploratory":
-        return comparison.notes[-1]
-    if comparison.seeds_more is not None:
-        return f"not significant with {comparison.num_seeds} seeds at {alpha:g}"
-    return "; ".join(comparison.notes) if comparison.p is None else "its looks will hardly decide it"
 
 
 def _settings(signature: str) -> Mapping[str, str]:

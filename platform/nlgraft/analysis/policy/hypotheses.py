@@ -25,7 +25,7 @@ from nlgraft.analysis.data.ledger import (
     record,
     scored_lines,
 )
-from nlgraft.analysis.data.score_tables import ScoreTable, endings
+from nlgraft.analysis.data.score_tables import Runs, ScoreTable, endings
 from nlgraft.analysis.data.trials import Measured
 from nlgraft.analysis.estimates.comparer import Comparer
 from nlgraft.analysis.estimates.comparison import Comparison, rounded_all
@@ -47,8 +47,6 @@ _LESS_IS_BETTER = re.compile(
 )
 """Words in the names of metrics of which less is better."""
 
-Runs = dict[tuple[str, str], dict[str, float]]
-"""Scores by item, by system and seed."""
 NO_LEDGER = (
     "no ledger, so no verdict: nothing tells what was compared on these lines before; --ledger STORE "
     "remembers it (a new directory, if there is none yet)"
@@ -197,7 +195,7 @@ def compare_measured(
     }
     # The system with the fewest files sets the first look, which all pairs can then take.
     num_seeds = max(2, min(len(system.digests) for system in systems))
-    own_plan = Plan(seeds=tuple(range(1, 4 * num_seeds + 1)), looks=(num_seeds, 2 * num_seeds, 4 * num_seeds))
+    own_plan = Plan(tuple(range(1, 4 * num_seeds + 1)), (num_seeds, 2 * num_seeds, 4 * num_seeds))
     comparer = Comparer(samples=_SAMPLES, alpha=ALPHA, name_of=name_of)
     cases: dict[tuple[str, str], _Case] = {}
     for metric, system in product(is_up, others):
@@ -308,7 +306,6 @@ def _answer(case: _Case, entry: Entry, rules: Rules, name_of: Callable[[int], st
 def compare_scores(
     table: ScoreTable,
     name: str,
-    metrics: Sequence[str] = (),
     baseline: str | None = None,
     store: ArtifactStore | None = None,
     *,
@@ -320,10 +317,8 @@ def compare_scores(
     again by the scores of its first seed, and items by their names.
 
     Args:
-        table: The scores.
+        table: The scores; the first of its metrics decides.
         name: Name of the comparison in the ledger.
-        metrics: The metrics, the first of which decides; may be left out if there is one. ``acc`` stands for
-            all ``TASK/acc`` of the table.
         baseline: The system that the others are compared with; the first of the table if left out.
         store: As of `compare_systems`.
         is_lower_better: Less is better, whatever the metrics' names say.
@@ -335,18 +330,7 @@ def compare_scores(
         DataError: A score cannot be read, there is no such metric or baseline, only one system, or nothing
             that can be paired.
     """
-    names = table.check(metrics)
-    runs_of: dict[str, Runs] = {metric: {} for metric in metrics or names}
-    for score in table.scores:
-        for metric in endings(score.metric) & {*runs_of}:
-            run = runs_of[metric].setdefault((score.system, score.seed), {})
-            if score.item in run:
-                raise DataError(
-                    f"{score.where}: several metrics end in /{metric}; name one of them by --metric"
-                )
-            run[score.item] = score.value
-    if unknown := [metric for metric, runs in runs_of.items() if not runs]:
-        raise DataError("\n".join(f"no metric {metric!r}. {nearest(metric, names)}" for metric in unknown))
+    runs_of = table.runs()
     main, *_ = runs_of.values()
     systems, seeds = (list(dict.fromkeys(labels)) for labels in zip(*main, strict=True))
     if baseline is not None and baseline not in systems:
@@ -367,24 +351,27 @@ def compare_scores(
         directions = [up for name, up in table.is_up.items() if metric in endings(name)]
         is_up[metric] = not is_lower_better and all(directions or [not _LESS_IS_BETTER.search(metric)])
         items = _common_items(metric, runs, is_up[metric], notes)
-        for system in systems:
-            measured[system][metric] = {
-                number: _mean([runs[system, seed][item] for item in items], has_items=any(items))
-                for number, seed in enumerate(seeds, 1)
-                if (system, seed) in runs
-            }
-    paired = [
-        System(
-            system,
-            measured[system],
-            [_digest(system, main[system, seed]) for seed in seeds if (system, seed) in main],
-        )
-        for system in systems
-    ]
+        for system, (number, seed) in product(systems, enumerate(seeds, 1)):
+            trials = measured[system].setdefault(metric, {})
+            if run := runs.get((system, seed)):
+                values = np.array([run[item].value for item in items])
+                rows = np.column_stack([values, np.ones(len(items))]) if any(items) else None
+                trials[number] = Measured(float(values.mean()), rows)
+    digests: dict[str, list[str]] = {system: [] for system in systems}
+    for system, seed in product(systems, seeds):
+        if run := main.get((system, seed)):
+            lines = [repr((item, score.value)) for item, score in sorted(run.items())]
+            # One number of a run may well be that of another system.
+            digests[system].append(Segments.of(lines if any(run) else [*lines, system]).digest)
     all_items = sorted({item for run in main.values() for item in run if item})
-    segments = Segments.of(all_items or [name])
     compared = compare_measured(
-        paired, is_up, segments, name, store, scored_as="item", name_of=lambda number: seeds[number - 1]
+        [System(system, measured[system], digests[system]) for system in systems],
+        is_up,
+        Segments.of(all_items or [name]),
+        name,
+        store,
+        scored_as="item",
+        name_of=lambda number: seeds[number - 1],
     )
     return compared, [*notes, *table.notes]
 
@@ -402,13 +389,3 @@ def _common_items(metric: str, runs: Runs, is_up: bool, notes: list[str]) -> lis
     if not common:
         raise DataError("\n".join([f"{metric}: no item has a score of every system and seed", *notes]))
     return common
-
-
-def _mean(values: Sequence[float], *, has_items: bool) -> Measured:
-    rows = np.column_stack([values, np.ones(len(values))])
-    return Measured(float(np.mean(values)), rows if has_items else None)
-
-
-def _digest(system: str, run: Mapping[str, float]) -> str:
-    # One number of a run may well be that of another system.
-    return Segments.of([*map(repr, sorted(run.items())), *([] if any(run) else [system])]).digest

@@ -170,7 +170,7 @@ def judge(pairs: Pairs, entered: Step, lost_before: Collection[tuple[Arm, int]],
         is_last: True if there are no more seeds.
     """
     gains = list(pairs.gains.values())
-    prior = NoisePrior(df=entered.prior_df, variance=entered.prior_variance) if entered.prior_df else None
+    prior = NoisePrior(entered.prior_df, entered.prior_variance) if entered.prior_df else None
     verdict = partial(Judgement, gain=Gain.of(list(pairs.gains), gains), p=p_of_gain(gains, prior))
     failed_now = tuple(failure for failure in pairs.failed if failure not in lost_before)
     if pairs.why_not:
@@ -275,20 +275,13 @@ class Answer:
             f"  {count(self.num_proposals, 'proposal')} so far, {self.num_kept} kept; of all that is kept, "
             f"{100 * self.alpha:g} % at most is expected to be no gain"
         )
-        return [*lines, f"next: {self._next}"]
-
-    @property
-    def _next(self) -> str:
-        """What can be done now."""
-        follow = "nlgraft ledger lists the stream"
-        if self.has_failed:
-            return f"the same again goes on, and runs once more what failed; {follow}"
-        if self.decision == "MORE":
-            return (
-                f"the same again, with --against {self.against}, goes on, up to {LOOKS[-1]} seeds; {follow}"
-            )
         basis = f"of proposal {self.number}" if self.decision == "KEEP" else "of what is kept"
-        return f"try another change {basis}; {follow}"
+        following = f"try another change {basis}"
+        if self.has_failed:
+            following = "the same again goes on, and runs once more what failed"
+        elif self.decision == "MORE":
+            following = f"the same again, with --against {self.against}, goes on, up to {LOOKS[-1]} seeds"
+        return [*lines, f"next: {following}; nlgraft ledger lists the stream"]
 
 
 def gain_of(step: Step | None, alpha: float | None = None) -> Gain | None:

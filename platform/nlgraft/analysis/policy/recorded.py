@@ -173,7 +173,7 @@ class RecordedResults(Results):
             self._entry(lines.segments, (seen,)),
             study=study,
             variant=variant,
-            plan=Plan(seeds=seeds, looks=()),
+            plan=Plan(seeds, ()),
             scores={},
         )
         record(self.store, entry)
@@ -305,7 +305,7 @@ class RecordedResults(Results):
     @cached_property
     def own_plan(self) -> Plan:
         """When the study's own questions are answered."""
-        return Plan(seeds=self.study.look_seeds, looks=self.study.looks)
+        return Plan(self.study.look_seeds, self.study.looks)
 
     def _limited(self, comparison: Comparison, terms: Sequence[Term]) -> Comparison:
         """Leave open what no number of seeds can decide, and name the stages that were trained once."""

@@ -46,7 +46,7 @@ _REMOVED = {
 """Settings that there are no more, with what takes their place: no deviation of an earlier registration."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Deviation:
     """A deviation.
 
@@ -154,7 +154,7 @@ def conformance_of(
     try:
         now = Freezer(texts).freeze(study)
     except DataError as error:  # text that was edited, on a hub that is away: the results can be shown
-        deviations.append(Deviation(what="text", registered="readable", now=f"cannot be read: {error}"))
+        deviations.append(Deviation("text", "readable", f"cannot be read: {error}"))
     digest = now and now.digest
     # The newest of this content, of the variant, of the study itself, or of any variant.
     chosen = max(
@@ -193,9 +193,7 @@ def _execution(registered: Content, now: Content, results: Results) -> Iterator[
     for frozen, _ in paired(registered, now):
         cell = results.cell(frozen.label)
         if not cell.has_started:
-            yield Deviation(
-                what=f"trials of {frozen.label}", registered=count(len(seeds), "seed"), now="not run"
-            )
+            yield Deviation(f"trials of {frozen.label}", count(len(seeds), "seed"), "not run")
             continue
         by_reason: dict[str, list[int]] = {}
         for trial in cell.trials:
@@ -205,7 +203,7 @@ def _execution(registered: Content, now: Content, results: Results) -> Iterator[
                 by_reason.setdefault(reason, []).append(trial.seed)
         for reason, lacking in by_reason.items():
             what = f"{'seed' if len(lacking) == 1 else 'seeds'} {listed(lacking)} of {frozen.label}"
-            yield Deviation(what=what, registered="to be finished", now=reason)
+            yield Deviation(what, "to be finished", reason)
 
 
 def _seen_seeds(
@@ -223,7 +221,7 @@ def _seen_seeds(
     for label, seeds in left_out.items():
         if seeds:
             what = f"seeds {listed(sorted(seeds))} of {label}"
-            yield Deviation(what=what, registered="not registered", now="finished, shown, and left out")
+            yield Deviation(what, "not registered", "finished, shown, and left out")
 
 
 def paired(registered: Content, now: Content) -> list[tuple[FrozenCell, FrozenCell]]:
@@ -308,11 +306,11 @@ def _differences(
         if isinstance(old, Mapping) and isinstance(new, Mapping):
             yield from _differences(old, new, f"{what}, ")
         elif isinstance(old, Mapping):
-            yield Deviation(what=what, registered="registered", now="left out of the study")
+            yield Deviation(what, "registered", "left out of the study")
         elif isinstance(new, Mapping):
-            yield Deviation(what=what, registered="not registered", now="added")
+            yield Deviation(what, "not registered", "added")
         elif canonical_json(old) != canonical_json(new):
-            yield Deviation(what=what, registered=_shown(old), now=_shown(new))
+            yield Deviation(what, _shown(old), _shown(new))
 
 
 def _shown(value: Any) -> str:

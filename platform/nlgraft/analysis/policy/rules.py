@@ -365,9 +365,9 @@ def over_looks(plan: Plan, test: Test, name_of: Callable[[int], str] = str) -> C
         at_looks[last] = latest
     looks = {
         number: Look(
-            difference=at_look.difference - at_look.null,
-            p=at_look.p,
-            p_equal=at_look.estimate.equal_p(margin) if margin is not None and at_look.estimate else None,
+            at_look.difference - at_look.null,
+            at_look.p,
+            at_look.estimate.equal_p(margin) if margin is not None and at_look.estimate else None,
         )
         for number, at_look in at_looks.items()
         if at_look.difference is not None

@@ -224,7 +224,7 @@ def _looks_at(design: Design, scores: Array) -> Iterator[tuple[int, Array, Array
         The look; which comparisons are significant over the looks so far, and their p-values at this look
         alone, both of shape (comparisons,).
     """
-    plan = Plan(seeds=tuple(range(design.looks[-1])), looks=design.looks)
+    plan = Plan(tuple(range(design.looks[-1])), design.looks)
     taken: list[dict[int, Look]] = [{} for _ in design.weights]
     for number in design.run_looks:
         noise = StudyVariance.of(scores[1:, :number] - scores[0, :number])
@@ -234,7 +234,7 @@ def _looks_at(design: Design, scores: Array) -> Iterator[tuple[int, Array, Array
             scaled = prior and replace(prior, variance=scale * prior.variance)
             estimate = moderated(weights @ scores[:, :number], scaled)
             estimate = replace(estimate, segment_variance=scale * design.segment_variance)
-            looks[number] = Look(difference=estimate.difference, p=estimate.p)
+            looks[number] = Look(estimate.difference, estimate.p)
         family = [open_as_one(p_of_looks(plan, looks, design.prior), None) for looks in taken]
         level = FIRST * design.alpha
         are_significant = np.array([p is not None and p <= level for p, _ in holm_either(family)])

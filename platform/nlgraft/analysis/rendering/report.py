@@ -373,7 +373,17 @@ def _compared(comparison: Comparison) -> dict[str, Any]:
 
 
 def _cell(result: RecordedResults, cell: CellResult) -> dict[str, Any]:
-    metrics = {name: _metric(cell, name) for name in result.metrics if cell.measured(name)}
+    metrics = {
+        name: {
+            "mean": cell.mean(name),
+            "std": cell.std(name),
+            "n": len(values),
+            "values": [*values.values()],
+            "seeds": [*values],
+        }
+        for name in result.metrics
+        if (values := cell.values(name))
+    }
     document = {
         "cell": dict(cell.cell.levels),
         "label": cell.label,
@@ -394,14 +404,3 @@ def _cell(result: RecordedResults, cell: CellResult) -> dict[str, Any]:
     if cell is not result.baseline:
         document["comparison"] = {name: result.compare(cell.cell, metric=name) for name in metrics}
     return document
-
-
-def _metric(cell: CellResult, name: str) -> dict[str, Any]:
-    values = cell.values(name)
-    return {
-        "mean": cell.mean(name),
-        "std": cell.std(name),
-        "n": len(values),
-        "values": [*values.values()],
-        "seeds": [*values],
-    }

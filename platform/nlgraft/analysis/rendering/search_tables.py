@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 
 from nlgraft.analysis.estimates.expected_best import expected_best
-from nlgraft.analysis.estimates.searched_settings import CellSettings, SearchedSetting
+from nlgraft.analysis.estimates.searched_settings import SearchedSetting
 from nlgraft.analysis.policy.recorded import RecordedResults
 from nlgraft.analysis.rendering.tables import cell_entry
 from nlgraft.analysis.rendering.typesetting import (
@@ -119,21 +119,17 @@ def which_setting(result: RecordedResults) -> str:
     cells = result.searched_settings
     if not cells:
         return ""
-    shown = [f"{cell.label}: {_leading(cell)}" for cell in cells[:_NUM_NAMED]]
+    shown = []
+    for cell in cells[:_NUM_NAMED]:
+        leading = [f"{each.path} ({number(each.share, 2)})" for each in cell.settings if each.stands_out]
+        text = ", ".join(leading) or "none more than by chance"
+        if all(setting.share is None for setting in cell.settings):
+            text = f"nothing to be said from {count(cell.num_trials, 'finished trial')}"
+        shown.append(f"{cell.label}: {text}")
     if more := cells[_NUM_NAMED:]:
         shown.append(f"{count(len(more), 'further cell')} in the report")
     objective = result.study.objective.metric
     return f"Which setting mattered for {objective} in these trials: {'; '.join(shown)}."
-
-
-def _leading(cell: CellSettings) -> str:
-    """Name the settings of a cell that stand out, or say why none does."""
-    if all(setting.share is None for setting in cell.settings):
-        return f"nothing to be said from {count(cell.num_trials, 'finished trial')}"
-    leading = [
-        f"{setting.path} ({number(setting.share, 2)})" for setting in cell.settings if setting.stands_out
-    ]
-    return ", ".join(leading) or "none more than by chance"
 
 
 def importance_table(result: RecordedResults) -> Table | None:

@@ -9,7 +9,6 @@ from statistics import fmean, stdev
 from nlgraft.analysis.data.trials import CellResult
 from nlgraft.analysis.estimates.agreement import Agreement
 from nlgraft.analysis.estimates.comparison import ONE_SEED, Comparison
-from nlgraft.analysis.policy.claims import ClaimResult
 from nlgraft.analysis.policy.hypotheses import SystemScores
 from nlgraft.analysis.policy.recorded import RecordedResults
 from nlgraft.analysis.policy.rules import ALPHA
@@ -199,7 +198,7 @@ def comparison_table(result: RecordedResults, metric: str) -> Table:
     reasons = [f"{cell.label}: {reason}" for cell in result.cells for reason in cell.reasons]
     notes = comparison_notes(compared, result.alpha)
     floor = result.trivial if metric == result.main_metric else None
-    floors = [] if floor is None else [f"{floor.output} has {number(floor.value, decimals)}."]
+    floors = [] if floor is None else [f"For comparison: {floor.output} has {number(floor.value, decimals)}."]
     return make_table(rows, notes=[*floors, *notes, *reasons])
 
 
@@ -378,16 +377,25 @@ def length_table(result: RecordedResults) -> Table | None:
 
 def claims_table(result: RecordedResults) -> Table | None:
     """Tabulate the claims with our verdicts and, where they are comparable, the published figures."""
-    rows = [
-        {
-            "claim": claim.claim.text,
-            "source": claim.claim.source,
-            "verdict": Entry(claim.text, claim.verdict),
-            "because": claim.explanation,
-            **_claim_figures(claim),
-        }
-        for claim in result.claims
-    ]
+    rows = []
+    for claim in result.claims:
+        decimals = num_decimals([*claim.values, *claim.figures])
+        measured, published = _against(claim.values, decimals), _against(claim.figures, decimals)
+        if claim.comparison.difference is not None:
+            ends = f" {interval(claim.comparison.ci, decimals)}" if claim.comparison.ci is not None else ""
+            measured += f" ({number(claim.comparison.difference, decimals, is_signed=True)}{ends})"
+        if len(claim.figures) > 1:
+            published += f" ({number(gain(claim.figures), decimals, is_signed=True)})"
+        rows.append(
+            {
+                "claim": claim.claim.text,
+                "source": claim.claim.source,
+                "verdict": Entry(claim.text, claim.verdict),
+                "because": claim.explanation,
+                "ours": measured,
+                "published": published or None,
+            }
+        )
     reasons = grouped(
         (claim.why_not_comparable, claim.claim.text)
         for claim in result.claims
@@ -497,20 +505,6 @@ def _comparison_row(comparison: Comparison, decimals: int, alpha: float) -> Row:
     # A column that no row fills is left out.
     needed = comparison.seeds_needed
     return row | {"detectable": detectable} | ({} if needed is None else {"seeds needed": needed})
-
-
-def _claim_figures(claim: ClaimResult) -> Row:
-    """Format our means with their difference, and the published figures with theirs."""
-    decimals = num_decimals([*claim.values, *claim.figures])
-    comparison = claim.comparison
-    measured = _against(claim.values, decimals)
-    if comparison.difference is not None:
-        ends = f" {interval(comparison.ci, decimals)}" if comparison.ci is not None else ""
-        measured += f" ({number(comparison.difference, decimals, is_signed=True)}{ends})"
-    published = _against(claim.figures, decimals) or NOTHING
-    if len(claim.figures) > 1:
-        published += f" ({number(gain(claim.figures), decimals, is_signed=True)})"
-    return {"ours": measured, "published": published}
 
 
 def _against(values: Sequence[float | None], decimals: int) -> str:
