@@ -198,7 +198,7 @@ def run_tune_trial(config: dict[str, Any], board: Any) -> None:
             lost_on = []  # of the first alone: those behind it have lost nothing yet
             return_freed_memory()
             # Told now and not at the end of the batch, at which this process may be lost.
-            encoded = ray.get(board.advance.remote(batch_id, outcome))
+            encoded: bytes | None = ray.get(board.advance.remote(batch_id, outcome))
             if is_ended:
                 return
             if outcome.kind == "killed":
