@@ -228,7 +228,7 @@ def forest_plot(result: RecordedResults, style: Style = PAGE) -> list[Drawing]:
         for row, (name, comparison) in enumerate(rows.items()):
             color = colors()[comparison.standing or "open"]
             middle = comparison.difference
-            assert middle is not None, "others have no row"
+            assert middle is not None  # others have no row
             line = ":" if comparison.scope == "segments" else "-"
             # Without an interval the point stands alone.
             ends = comparison.ci or (middle, middle)
@@ -320,9 +320,7 @@ def make_band(cell: CellResult, name: str) -> Band | None:
     steps = np.array(sorted(set().union(*curves)), dtype=float)
     steps = steps[np.unique(np.linspace(0, len(steps) - 1, _MAX_POINTS).round().astype(int))]
     values = [np.array([curve[step] for curve in curves if step in curve]) for step in steps]
-    mean, low, high = (
-        np.array([reduce(at_step) for at_step in values], dtype=float) for reduce in (np.mean, np.min, np.max)
-    )
+    mean, low, high = np.array([[at_step.mean(), at_step.min(), at_step.max()] for at_step in values]).T
     return Band((cell.label,), steps, mean, low, high, len(curves))
 
 
