@@ -12,6 +12,7 @@ from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import TransformerConfig
 
 VOCAB = 40
+SOURCES = [[5, 6, 7, 8, 3], [9, 4, 3], [4, 5, 6, 3], [8, 3]]
 SIZES = {"d_model": 16, "num_encoder_layers": 2, "num_decoder_layers": 2, "num_heads": 2, "ffn_dim": 24}
 LM = {"vocab_size": VOCAB, "d_model": 12, "num_layers": 2, "num_heads": 2, "ffn_dim": 20}
 UNI = UniLMConfig(**LM)
@@ -265,6 +266,20 @@ def tiny_translator(architecture: str, seed: int = 0, **settings) -> torch.nn.Mo
             if "embed_positions" in name and architecture in ("mbart", "bart"):
                 parameter[:2] = torch.randn_like(parameter[:2])  # rows that nothing reads
     return model.eval()
+
+
+def tiny_decoder(
+    vocab: int = 12, seed: int = 0, sharpness: float = 3.0, end_bias: float | None = None
+) -> Seq2Seq:
+    """A tiny random model for `SOURCES`: its logits are so many times larger, its end has this bias."""
+    torch.manual_seed(seed)
+    sizes = {"d_model": 16, "num_encoder_layers": 1, "num_decoder_layers": 2, "num_heads": 2, "ffn_dim": 24}
+    config = TransformerConfig(**sizes, has_output_bias=end_bias is not None)
+    model = Seq2Seq(config, 12, vocab).double().eval().requires_grad_(False)
+    model.output_projection.weight.data *= sharpness
+    if end_bias is not None:
+        model.output_projection.bias.data[3] = end_bias
+    return model
 
 
 def tiny_bert(seed: int = 0, **settings) -> torch.nn.Module:

@@ -76,10 +76,13 @@ def study_file(toy_document, tmp_path):
     return path
 
 
+def log(directory):
+    return [line.split() for line in (directory / "log").read_text().splitlines()]
+
+
 def starts(directory):
     """Number of workers and first step of each time that the training was begun."""
-    lines = [line.split() for line in (directory / "log").read_text().splitlines()]
-    return [(int(line[0][3:]), int(line[-1])) for line in lines if line[0].startswith("of-")]
+    return [(int(line[0][3:]), int(line[-1])) for line in log(directory) if line[0].startswith("of-")]
 
 
 def last_step(directory):
@@ -90,8 +93,7 @@ def last_step(directory):
 
 def stops(directory):
     """Last step of each worker of a group that was asked to end and did, its training state saved."""
-    lines = [line.split() for line in (directory / "log").read_text().splitlines()]
-    return [int(line[-1]) for line in lines if line[0] == "stopped"]
+    return [int(line[-1]) for line in log(directory) if line[0] == "stopped"]
 
 
 def verify_against_undisturbed(study_file, nodes, result, num_preemptions):
@@ -188,22 +190,19 @@ def test_a_divided_training_goes_on_with_fewer_workers(study_file, toy_document,
     with study_file.open("w") as file:
         file.write(write_yaml(toy_document))
 
-    def begun():
-        return [line.split() for line in (tmp_path / "log").read_text().splitlines()]
-
     def states():
         return list(tmp_path.glob("store/**/optimizer.safetensors"))
 
     driver = run(study_file, "--address", nodes.address)
     wait_until(lambda: len(states()) > 1, driver, patient(200))
-    assert begun() == [["of-3", "True", "1"]]
+    assert log(tmp_path) == [["of-3", "True", "1"]]
     nodes.tell("kill")
     result = result_of(driver, patient(400))
-    [_, (size, is_sharded, first_step)] = begun()
+    [_, (size, is_sharded, first_step)] = log(tmp_path)
     assert (size, is_sharded) == ("of-2", "True")
     assert int(first_step) > 3, "it went on from its training state"
     single = ["resources.workers=1", "resources.sharding=none", "--storage", str(tmp_path / "single")]
     alone = result_of(run(study_file, *single, "--address", nodes.address), patient(200))
-    assert begun()[-1] == ["of-1", "False", "1"]
+    assert log(tmp_path)[-1] == ["of-1", "False", "1"]
     [divided, undivided] = [each["cells"][0]["metrics"]["dev/loss"]["mean"] for each in (result, alone)]
     assert divided == pytest.approx(undivided, rel=1e-9)

@@ -39,10 +39,14 @@ class CutOff:
         assert dev_means(result) == pytest.approx([6.15, 16.15], abs=1e-9)
         assert self.verify()["num_planned"] == 4
 
-    def begun(self):
-        """Stages that began, in the order of their names."""
+    def verify_run(self, run):
+        """Await the end of a run; each of its stages has begun once."""
+        out, err = finish(run, 150)
+        assert run.returncode == 0, err
+        self.verify_table(out)
         words = [line.split()[0] for line in self.log.read_text().splitlines()]
-        return sorted(word for word in words if word in ("upstream", "training"))
+        begun = sorted(word for word in words if word in ("upstream", "training"))
+        assert begun == ["training"] * 4 + ["upstream"]
 
 
 @pytest.fixture
@@ -65,12 +69,8 @@ def cut_off(
 @pytest.mark.slow
 @pytest.mark.parametrize("cut_off", [LosingProxy], indirect=True)
 def test_answers_that_are_lost_after_the_write_double_nothing(cut_off):
-    run = cut_off.start(cut_off.behind)
-    out, err = finish(run, 150)
-    assert run.returncode == 0, err
+    cut_off.verify_run(cut_off.start(cut_off.behind))
     assert len(vars(cut_off.proxy)["lost"]) > 40
-    cut_off.verify_table(out)
-    assert cut_off.begun() == ["training"] * 4 + ["upstream"]
 
 
 @pytest.mark.slow
@@ -80,10 +80,7 @@ def test_a_store_that_is_out_of_reach_for_less_than_a_lease_is_waited_for(cut_of
     cut_off.proxy.fault = "hold"
     time.sleep(10)
     cut_off.proxy.fault = ""
-    out, err = finish(run, 150)
-    assert run.returncode == 0, err
-    cut_off.verify_table(out)
-    assert cut_off.begun() == ["training"] * 4 + ["upstream"]
+    cut_off.verify_run(run)
 
 
 @pytest.mark.slow

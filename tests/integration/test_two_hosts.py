@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.hosts import ROOT, Host, join, joined_hosts
+from tests.integration.test_worker_groups import document_of
 from tests.processes import patient, wait_until
 from tests.small_studies import GAINS
 
@@ -153,27 +154,9 @@ def toy(name, **base):
 
 
 def training(workers):
-    """A study of a real training, which gives each worker all CPUs of a host.
-
-    Without dropout, whose draws would depend on how rows are dealt.
-    """
-    corpus = {"corpus": "conlang", "train": 300, "dev": 40, "test": 40}
-    steps = {"max_steps": 20, "batch_tokens": 600, "warmup_steps": 5, "peak_lr": 1e-3, "eval_every_steps": 2}
-    return {
-        "name": "spread",
-        "system": "trainables.embedding_transfer",
-        "data": {"upstream": {**corpus, "domain": "a"}, "downstream": {**corpus, "domain": "b"}},
-        "base": {
-            "transfer": {"method": "single_run"},
-            "tokenizers": {"downstream": {"vocab_size": 200}},
-            "downstream": {"train": steps},
-            "model": {"preset": "tiny", "d_model": 32, "ffn_dim": 64, "num_heads": 2, "dropout": 0.0},
-            "decode": {"beam": 1},
-        },
-        "objective": {"metric": "dev/loss", "direction": "minimize"},
-        "seeds": [1],
-        "resources": {"workers": workers, "cpus_per_worker": 2},
-    }
+    """A study of a real training, which gives each worker all CPUs of a host."""
+    resources = {"workers": workers, "cpus_per_worker": 2}
+    return document_of("embedding_transfer") | {"name": "spread", "resources": resources}
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import cells
 from nlgraft.study.data.study import Resources
 from nlgraft.study.public import Study
+from tests.contract.toy_arms import study_of
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -72,10 +73,18 @@ TRIALS = {
             "vocabulary": {"change": "extend", "num_added": 20, "method": "random"},
             "training": {"train": _TRAIN, "new_rows_first_steps": 5},
         },
-        "objective": {"metric": "dev/bits_per_byte", "direction": "minimize"},
     },
 }
 """Trials without dropout, whose draws would depend on how rows are dealt."""
+
+
+def document_of(system):
+    """A study of one of these trials."""
+    trial = TRIALS[system]
+    base = (
+        {"model": {"preset": "tiny", **_SIZES}, "decode": {"beam": 1}} if system != "llm_vocabulary" else {}
+    )
+    return study_of(system, {"data": trial["data"], **trial["base"], **base}, "dev/loss", "minimize")
 
 
 @pytest.mark.slow  # by default test_sweep trains a toy through Ray Train, test_training_workers compares
@@ -94,15 +103,7 @@ def test_two_workers_give_the_metrics_of_one(system, sharding, tmp_path):
     Adam divides by the root of the second moment, which magnifies that order where gradients are near zero;
     in fp32 twenty steps keep losses within 1e-4.
     """
-    document = {
-        "name": "workers",
-        "system": f"trainables.{system}",
-        "objective": {"metric": "dev/bleu", "direction": "maximize"},
-        "seeds": [1],
-        **TRIALS[system],
-    }
-    if system != "llm_vocabulary":
-        document["base"] = {**document["base"], "model": {"preset": "tiny", **_SIZES}, "decode": {"beam": 1}}
+    document = document_of(system)
     single = record_of(document, tmp_path / "one", 1)
     double = record_of(document, tmp_path / "two", 2, sharding)
     assert single.fingerprint == double.fingerprint, (

@@ -1,28 +1,21 @@
 """Invariant F36 for decoding: every switch changes hypotheses or their search; three papers' rules."""
 
+from functools import partial
+
 import pytest
-import torch
 
 from nlgraft.evaluation.inputs import Inputs
 from nlgraft.evaluation.translation import translate
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.generation import beam_search, length_limits
-from nlgraft.nn.model import Seq2Seq
-from nlgraft.nn.model_config import GenerationConfig, TransformerConfig
+from nlgraft.nn.model_config import GenerationConfig
 from nlgraft.text.batches import Ragged
+from tests.tiny_models import SOURCES, tiny_decoder
 
-SOURCES = [[5, 6, 7, 8, 3], [9, 4, 3], [4, 5, 6, 3], [8, 3]]
 SHORT = {"max_length_offset": 6}
 
 
-def make_model(end_bias=-0.5):
-    torch.manual_seed(2)
-    sizes = {"d_model": 16, "num_encoder_layers": 1, "num_decoder_layers": 2, "num_heads": 2, "ffn_dim": 24}
-    config = TransformerConfig(**sizes, has_output_bias=True)
-    model = Seq2Seq(config, 12, 12).double().eval().requires_grad_(False)
-    model.output_projection.weight.data *= 2
-    model.output_projection.bias.data[3] = end_bias
-    return model
+make_model = partial(tiny_decoder, seed=2, sharpness=2, end_bias=-0.5)
 
 
 def searched(**settings):
@@ -104,6 +97,6 @@ def test_length_rules_of_the_papers(paper, settings, limits, shortest):
     assert length_limits([sources], config.max_length_ratio, config.max_length_offset).tolist() == limits
     assert config.min_length == shortest
     for end_bias in (-60.0, 60.0):  # it never wants to end, or at once
-        hypotheses = beam_search(make_model(end_bias), [sources], config=config)
+        hypotheses = beam_search(make_model(end_bias=end_bias), [sources], config=config)
         for limit, [best] in zip(limits, hypotheses, strict=True):
             assert len(best.ids) == (limit if end_bias < 0 else shortest)

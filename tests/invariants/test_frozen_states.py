@@ -21,6 +21,8 @@ from tests.tensors import assert_near
 from tests.tiny_models import VOCAB, batch_of, build, checkpoint, examples, hugging_face, logits_of
 
 POOLINGS = [{"kind": "index", "index": -2}, {"kind": "output"}, {"kind": "scalar_mix"}]
+every_kind = pytest.mark.parametrize("kind", ["bert", "gpt2", "mbart"])
+every_pooling = pytest.mark.parametrize("pooling", POOLINGS, ids=lambda pooling: pooling["kind"])
 
 
 def make_context(kind, pooling):
@@ -34,8 +36,8 @@ def sentences(count=12):
     return [[4, *(draw.randrange(8, VOCAB) for _ in range(draw.randrange(9))), 5] for _ in range(count)]
 
 
-@pytest.mark.parametrize("kind", ["bert", "gpt2", "mbart"])
-@pytest.mark.parametrize("pooling", POOLINGS, ids=lambda pooling: pooling["kind"])
+@every_kind
+@every_pooling
 def test_states_equal_live_ones(kind, pooling, tmp_path):
     """Checkpoints of transformers: fp32 within 1e-6 of their size, fp16 within 1e-3."""
     context, texts = make_context(kind, pooling), sentences()
@@ -50,8 +52,8 @@ def test_states_equal_live_ones(kind, pooling, tmp_path):
             torch.testing.assert_close(stored, live, rtol=tolerance, atol=tolerance * float(live.abs().max()))
 
 
-@pytest.mark.parametrize("kind", ["bert", "gpt2", "mbart"])
-@pytest.mark.parametrize("pooling", POOLINGS, ids=lambda pooling: pooling["kind"])
+@every_kind
+@every_pooling
 def test_bf16_states_are_those_of_a_bf16_training(kind, pooling, tmp_path):
     """Bit for bit what autocast gives in the same batch, in half the bytes, readable by safetensors."""
     context, texts = make_context(kind, pooling), sentences()

@@ -38,6 +38,7 @@ SETTINGS = {
     "accumulation": 2,
     "eval_every_steps": 5,
 }
+LAST = TrainConfig(**SETTINGS, average_last=1)
 
 
 def dev_loss(model):
@@ -67,8 +68,7 @@ def train_language_model(root, rank, world_size):
     config = BiLMConfig(vocab_size=12, d_model=8, num_layers=1, num_heads=2, ffn_dim=8, dropout=0.0)
     model, data = BiLM(config).double(), TextData(sentences, batch_tokens=30)
     context = make_context(root / "lm", rank=rank, world_size=world_size)
-    settings = TrainConfig(**{**SETTINGS, "average_last": 1})
-    return train(Training(model, language_model_objective, data, settings), context)
+    return train(Training(model, language_model_objective, data, LAST), context)
 
 
 def train_classifier(root, rank, world_size):
@@ -82,9 +82,7 @@ def train_classifier(root, rank, world_size):
     ids = MaskingIds(pad=0, unk=1, mask=4, begin=2, end=3, normal=np.arange(5, 12))
     data = LabelledData(lines, np.arange(37) % 2, ids, batch_tokens=30)
     context = make_context(root / "classifier", rank=rank, world_size=world_size)
-    settings = TrainConfig(**{**SETTINGS, "average_last": 1})
-    training = Training(model, classification_objective, data, settings)
-    return train(training, context, save=lambda *_: None)
+    return train(Training(model, classification_objective, data, LAST), context, save=lambda *_: None)
 
 
 class CountedInputs(Inputs):

@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -425,7 +425,7 @@ def _metric_problems(keys: Mapping[str, str], scores: Scores) -> Iterator[str]:
                     break
 
 
-def _is_finite(value: Any) -> bool:
+def _is_finite(value: Any) -> TypeGuard[float]:
     # Not a truth value, which is a number to Python.
     return type(value) in (int, float) and math.isfinite(value)
 

@@ -23,6 +23,7 @@ from nlgraft.stages.stage_kind import (
     VECTORS,
     CorpusInputs,
     Inputs,
+    LanguageModelInputs,
     NoInputs,
     NoSettings,
     Settings,
@@ -303,7 +304,7 @@ class _Trial(TrialStages[Config]):
         """Score what the trial's model writes after prompts."""
         task, score = self.config.task, self.config.score
         assert task is not None
-        inputs = ScoreCausalInputs(**self.text.inputs, model=self.model)
+        inputs = ScoreCausalInputs(**self.text.inputs, model=self.model, further={})
         translations = {
             split: WRITTEN.stage(
                 f"translation_{split}",
@@ -407,9 +408,10 @@ class DistilSettings(TrainingSettings[TrainConfig]):
     """Hidden state that is compared."""
 
 
-class DistilInputs(TrainLanguageModelInputs[T]):
+class DistilInputs(LanguageModelInputs[T]):
     """Lines in the new vocabulary and in the old one, with the model before and after the exchange."""
 
+    tokenizer: T
     start: T
     teacher: T
     old_encoded: T

@@ -261,10 +261,10 @@ def _longest_input(config: Config, name: str) -> int | None:
 
 def pooling(layers: Layers, group_size: int) -> PoolingConfig:
     """Translate the choice of layers into a pooling."""
-    if layers == "groups":
-        return PoolingConfig(kind=layers, group_size=group_size)
     if isinstance(layers, int):
         return PoolingConfig(kind="index", index=layers)
+    if layers == "groups":
+        return PoolingConfig(kind=layers, group_size=group_size)
     if layers.startswith("mean_last_"):
         return PoolingConfig(kind="mean", num_last=int(layers.removeprefix("mean_last_")))
     return PoolingConfig.model_validate({"kind": layers})

@@ -152,7 +152,7 @@ class _Trial(TrialStages[Config]):
             "classifier", self.body, self.text, self.config.classification, seed=self.seed
         )
         text = MeasureInputs(corpus=self.corpus, tokenizer=self.text.tokenizer, old_tokenizer=self.old)
-        read = ScoreClassifierInputs(classifier=trained, body=self.body, **self.text.inputs)
+        read = ScoreClassifierInputs(classifier=trained, body=self.body, further={}, **self.text.inputs)
         further = {
             "text": MEASURES.stage("text_measures", NoSettings(), text),
             "speed": SPEED.stage("speed", NoSettings(), read),

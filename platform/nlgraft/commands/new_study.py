@@ -558,10 +558,11 @@ def _pieces(lines: Sequence[str], config: LearnedTokenizerConfig, size: int, mos
     kept = ", normalization: identity" if config.normalization == "identity" else ""
     if size <= most:
         return f"vocab_size: {size}{kept}"
+    required, coverage = size, 1.0
     for coverage in _COVERAGES:
         bytes_config = config.model_copy(update={"character_coverage": coverage, "has_byte_fallback": True})
         required = required_pieces(lines, bytes_config) + _LEAST_LEARNED
-        if required <= most or coverage == _COVERAGES[-1]:
+        if required <= most:
             break
     if required >= size:  # too few characters for bytes to pay
         return f"vocab_size: {size}{kept}"

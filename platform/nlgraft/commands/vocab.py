@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,9 @@ import click
 from nlgraft.basics.errors import EXIT_FAILED, DataError, user_errors
 from nlgraft.basics.wording import visible
 from nlgraft.commands.study_command import DIRECTORY, FILE, has_json, print_json
+
+_count = partial(click.option, type=click.IntRange(1), show_default=True)
+"""An option that takes a number from 1."""
 
 
 def _file_errors(command: Callable[..., None]) -> Callable[..., None]:
@@ -98,20 +101,8 @@ def vocab() -> None:
 @click.option(
     "--model", help="The checkpoint, for methods that learn from its rows; adds norms to the report."
 )
-@click.option(
-    "--epochs",
-    type=click.IntRange(1),
-    default=5,
-    show_default=True,
-    help="Passes over the text for token vectors.",
-)
-@click.option(
-    "--min-count",
-    type=click.IntRange(1),
-    default=1,
-    show_default=True,
-    help="Tokens rarer than this have no vector.",
-)
+@_count("--epochs", default=5, help="Passes over the text for token vectors.")
+@_count("--min-count", default=1, help="Tokens rarer than this have no vector.")
 @click.option(
     "--keep-special",
     type=click.Choice(["named", "all", "none"]),
@@ -177,10 +168,9 @@ def _transplant(options: dict[str, Any]) -> dict[str, Any]:
     show_default=True,
     help="Side whose vocabulary is exchanged, of an encoder-decoder.",
 )
-@click.option(
+@_count(
     "--pad-to-multiple-of",
     "multiple",
-    type=click.IntRange(1),
     show_default="the old table's",
     help="Add rows without a token up to a multiple of this number; 1 for none.",
 )
@@ -242,14 +232,12 @@ def _echo_checks(model: str, checks: Sequence[Any], is_json: bool) -> None:
 @click.argument("tokenizer", metavar="TOK")
 @click.option("--text", type=FILE, multiple=True, required=True, help="Text in which tokens are counted.")
 @click.option("--out", required=True, type=DIRECTORY, help="Directory of the new tokenizer.")
-@click.option(
+@_count(
     "--min-count",
-    type=click.IntRange(1),
     default=1,
-    show_default=True,
     help="Drop tokens rarer than this; single characters only where the tokenizer has bytes for them.",
 )
-@click.option("--size", type=click.IntRange(1), help="Keep at most this many tokens, the most frequent ones.")
+@_count("--size", help="Keep at most this many tokens, the most frequent ones.")
 @has_json
 @_file_errors
 def prune_command(tokenizer: str, text: tuple[Path, ...], out: Path, is_json: bool, **options: Any) -> None:
@@ -263,10 +251,8 @@ def prune_command(tokenizer: str, text: tuple[Path, ...], out: Path, is_json: bo
 @click.argument("tokenizer", metavar="TOK")
 @click.option("--text", type=FILE, multiple=True, required=True, help="Text from which tokens are learned.")
 @click.option("--out", required=True, type=DIRECTORY, help="Directory of the new tokenizer.")
-@click.option("--tokens", "num_tokens", type=click.IntRange(1), required=True, help="Tokens to add at most.")
-@click.option(
-    "--min-count", type=click.IntRange(1), default=2, show_default=True, help="Occurrences of a new token."
-)
+@_count("--tokens", "num_tokens", required=True, help="Tokens to add at most.")
+@_count("--min-count", default=2, help="Occurrences of a new token.")
 @has_json
 @_file_errors
 def extend_command(tokenizer: str, text: tuple[Path, ...], out: Path, is_json: bool, **options: Any) -> None:

@@ -99,7 +99,7 @@ def _pass_over_spaces(tokenizer: Any) -> None:
     """Let the tokenizers ``13a`` and ``zh`` leave spaces alone, of which they would make three, then one."""
     # Half of the time of both, by a private name: another sacrebleu without it tokenizes as it does.
     inner = getattr(tokenizer, "_post_tokenizer", None)
-    if hasattr(inner, "_re"):
+    if inner is not None and hasattr(inner, "_re"):
         inner._re = [(re.compile(rule.pattern.replace(r" -\&", r"!-\&")), by) for rule, by in inner._re]
 
 

@@ -132,9 +132,9 @@ def evaluate_documents(
         joined = lines.setdefault(document, ([], []))
         joined[0].append(hypothesis)
         joined[1].append(reference)
-    joined = [[" ".join(pair[side]) for pair in lines.values()] for side in (0, 1)]
+    outputs, targets = ([" ".join(pair[side]) for pair in lines.values()] for side in (0, 1))
     # Chosen by all sentences, as for other scores of the split.
     tokenizers = tokenizers or choose_tokenizers(references)
-    of_text = evaluate_text(*joined, ("bleu",), tokenizers=tokenizers, normalization=normalization)
+    of_text = evaluate_text(outputs, targets, ("bleu",), tokenizers=tokenizers, normalization=normalization)
     signature = f"unit:document|{of_text.scores['bleu'].signature}"
     return Evaluation.of({"doc_bleu": of_text.statistics["bleu"]}, signature)

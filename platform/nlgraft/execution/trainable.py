@@ -181,7 +181,7 @@ def run_tune_trial(config: dict[str, Any], board: Any) -> None:
     batch_id = config[TRIAL_ID]
     node = ray.get_runtime_context().get_node_id()
     try:
-        begun: tuple[Any, Sequence[str], bool] = ray.get(board.begin.remote(batch_id, node))
+        begun: tuple[bytes | None, Sequence[str], bool] = ray.get(board.begin.remote(batch_id, node))
         encoded, lost_on, is_left_out = begun
         if encoded is not None and is_left_out:
             _leave_out(board, batch_id, "")
@@ -198,7 +198,7 @@ def run_tune_trial(config: dict[str, Any], board: Any) -> None:
             lost_on = []  # of the first alone: those behind it have lost nothing yet
             return_freed_memory()
             # Told now and not at the end of the batch, at which this process may be lost.
-            encoded = ray.get(board.advance.remote(batch_id, outcome))
+            encoded: bytes | None = ray.get(board.advance.remote(batch_id, outcome))
             if is_ended:
                 return
             if outcome.kind == "killed":

@@ -34,7 +34,6 @@ class ContextualEncoder(Protocol):
     """Interface of a pretrained encoder, which is also an ``nn.Module``.
 
     **Padding** is on the right and does not change the state of a real token.
-    **Steps**: a causal encoder gives the same states token by token as in one pass.
     """
 
     shape: EncoderShape
@@ -44,11 +43,15 @@ class ContextualEncoder(Protocol):
         """Encode whole sentences [B, T]."""
         ...
 
+
+class CausalEncoder(ContextualEncoder, Protocol):
+    """An encoder that gives the same states token by token as in one pass."""
+
     def new_cache(self) -> Any:
-        """Return an empty cache; causal encoders only."""
+        """Return an empty cache."""
 
     def step(self, ids_R1: Tensor, cache: Any) -> LayerStates:
-        """Encode one more token per row; causal encoders only."""
+        """Encode one more token per row."""
         ...
 
 
@@ -56,7 +59,7 @@ def load_encoder(config: HuggingFaceEncoderConfig | UniLMConfig | BiLMConfig) ->
     """Build an encoder: a checkpoint with its weights, our own language models with fresh ones."""
     if isinstance(config, HuggingFaceEncoderConfig):
         return HuggingFaceEncoder.load(config)
-    return cast("ContextualEncoder", build_language_model(config))
+    return build_language_model(config)
 
 
 class Context(nn.Module):
@@ -90,16 +93,21 @@ class Context(nn.Module):
             freeze_unused(module, self._probe)
         self.train(self.training)
 
+    @property
+    def causal(self) -> CausalEncoder:
+        """The encoder of a model that is stepped."""
+        return cast("CausalEncoder", self.encoder)
+
     def _probe(self) -> Tensor:
         tokens = Tokens.from_lists([[i % self.vocab_size for i in (5, 6, 5)]])
-        device = next(cast("nn.Module", self.encoder).parameters()).device
+        device = next(self.parameters()).device
         return self.pooling.select(self.encoder(tokens.to(device)))
 
     def train(self, mode: bool = True) -> Context:
         """Set the mode of everything but a frozen encoder."""
         super().train(mode)
         if self.config.is_frozen and not self.config.has_frozen_dropout:
-            cast("nn.Module", self.encoder).eval()
+            self.get_submodule("encoder").eval()
         return self
 
     def layers(self, tokens: Tokens) -> Tensor:
@@ -126,7 +134,7 @@ class Context(nn.Module):
     def step(self, ids_R1: Tensor, cache: EmbeddingCache) -> Tensor:
         """Encode one more token per row, ids [R, 1], into pooled states [R, 1, H]; updates the cache."""
         with torch.no_grad() if self.config.is_frozen else nullcontext():
-            layers_LR1H = self.pooling.select(self.encoder.step(ids_R1, cache))
+            layers_LR1H = self.pooling.select(self.causal.step(ids_R1, cache))
         return self._finish(layers_LR1H, torch.ones_like(ids_R1, dtype=torch.bool))
 
     def _finish(self, layers_LBTH: Tensor, valid_BT: Tensor) -> Tensor:
@@ -179,7 +187,7 @@ class ContextualEmbedding(nn.Module):
 
     def new_cache(self) -> EmbeddingCache:
         """Return an empty cache of the encoder."""
-        return self.context.encoder.new_cache()
+        return self.context.causal.new_cache()
 
     def step(self, ids_R1: Tensor, cache: EmbeddingCache | None) -> Tensor:
         """Embed one more token per row, [R, 1], into [R, 1, D]; updates the cache."""

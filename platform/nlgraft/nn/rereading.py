@@ -90,7 +90,7 @@ def without_language_model_cache(model: Seq2Seq) -> Iterator[None]:
         )
     context = embedding.context
     cached = context.encoder
-    context.encoder = cast("ContextualEncoder", RereadingEncoder(cached))
+    context.encoder = RereadingEncoder(cached)
     try:
         yield
     finally:

@@ -208,7 +208,8 @@ def _p_value(gain: Gain) -> float | None:
     # Seeds that agree but for rounding leave nothing to test.
     if np.allclose(gain.gains, gain.gains[0], rtol=1e-12, atol=0):
         return None
-    return float(ttest_1samp(gain.gains, 0.0).pvalue)
+    # scipy gives the result its fields at run time.
+    return float(ttest_1samp(gain.gains, 0.0).pvalue)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _row(text: str, gain: Gain) -> dict[str, str]:

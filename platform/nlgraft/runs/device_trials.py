@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import BaseModel
 
 from nlgraft.basics.shipped import studies, system_names
-from nlgraft.basics.strict_config import StrictConfig
 from nlgraft.nn.modes import is_accelerator
 from nlgraft.pipeline.fingerprint import dotted
 from nlgraft.pipeline.stage import NullReporter, StageGraph
@@ -112,14 +112,14 @@ def small_trial(system_path: str, cell: int = -1, changes: Mapping[str, Any] | N
     return system.stage_graph(without_dropout(system.validate(values)), seed=_SEED, splits=("dev", "test"))
 
 
-def without_dropout(config: StrictConfig) -> StrictConfig:
+def without_dropout(config: BaseModel) -> BaseModel:
     """Set the dropout of all modules to 0: devices, and workers of a group, draw other numbers.
 
     Tokenizers draw on the CPU, so theirs stays.
     """
 
     def changed(name: str, value: Any) -> Any:
-        if isinstance(value, StrictConfig) and "tokenizer" not in name:
+        if isinstance(value, BaseModel) and "tokenizer" not in name:
             return without_dropout(value)
         if isinstance(value, dict):
             return {key: changed(key, entry) for key, entry in value.items()}

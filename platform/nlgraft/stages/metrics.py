@@ -167,24 +167,22 @@ _MASKED_LOSSES: Table = {
     ),
     "mlm_loss_per_char": _statistic("mlm_loss_per_char", is_tracked=True),
 }
-MASKED: Table = {
-    **_on(("dev",), _MASKED_LOSSES),
-    **_on(
-        ("dev",),
-        {
-            "mlm_chars": more(
-                unit="characters",
-                is_fixed=True,
-                description="Masked characters that were scored: the same in trials that may be compared.",
-            ),
-            "mlm_unknown": less(
-                unit="share",
-                description="Masked tokens that stand for text outside the vocabulary: cheap to predict, so "
-                "near zero.",
-            ),
-        },
-    ),
-}
+MASKED = _on(
+    ("dev",),
+    {
+        **_MASKED_LOSSES,
+        "mlm_chars": more(
+            unit="characters",
+            is_fixed=True,
+            description="Masked characters that were scored: the same in trials that may be compared.",
+        ),
+        "mlm_unknown": less(
+            unit="share",
+            description="Masked tokens that stand for text outside the vocabulary: cheap to predict, so "
+            "near zero.",
+        ),
+    },
+)
 """Dev metrics of a masked language model's training and scores, besides size and time."""
 MASKED_TEST = _on(("test",), _MASKED_LOSSES)
 """Test metrics of a masked language model."""

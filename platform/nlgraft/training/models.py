@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
 
 import torch
 from torch import nn
@@ -73,7 +72,7 @@ def read_encoder(directory: Path, config: EncoderConfig | None = None) -> Contex
     if (directory / LANGUAGE_MODEL_FILE).is_file():
         if config is not None and not isinstance(config, UniLMConfig | BiLMConfig):
             raise ContractError(f"{directory}: a language model of ours, where {config.kind} is expected")
-        return cast("ContextualEncoder", read_language_model(directory, config))
+        return read_language_model(directory, config)
     if config is not None and not isinstance(config, HuggingFaceEncoderConfig):
         raise ContractError(f"{directory}: no {config.kind}; run the pretraining of the language model")
     return HuggingFaceEncoder.load(HuggingFaceEncoderConfig(checkpoint=str(directory)))

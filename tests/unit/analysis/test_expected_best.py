@@ -53,18 +53,19 @@ def test_a_cell_has_its_curve_with_a_band_and_the_cost_of_a_trial(searched):
     assert expected_best(result, result.cells[1]) is None
 
 
-def test_the_best_loss_is_the_lowest(searched):
-    result = searched([1.0, 2.0, 4.0], "minimize")
+@pytest.mark.parametrize(
+    ("values", "direction", "means"),
+    [
+        ([1.0, 2.0, 4.0], "minimize", [7 / 3, 15 / 9, 37 / 27]),
+        ([2.0, None, 4.0], "maximize", [8 / 3, (2 * 4 + 4 * 5) / 9, (2 * 8 + 4 * 19) / 27]),
+    ],
+)
+def test_the_best_loss_is_the_lowest_and_a_failed_trial_draws_the_worst(searched, values, direction, means):
+    result = searched(values, direction)
     curve = expected_best(result, result.cells[0])
-    assert curve.mean == pytest.approx([7 / 3, 15 / 9, 37 / 27])
+    assert curve.mean == pytest.approx(means)
     assert (curve.low <= curve.high).all()
-
-
-def test_trials_that_failed_are_draws_of_the_worst_value(searched):
-    result = searched([2.0, None, 4.0])
-    curve = expected_best(result, result.cells[0])
-    assert curve.mean == pytest.approx([8 / 3, (2 * 4 + 4 * 5) / 9, (2 * 8 + 4 * 19) / 27])
-    assert curve.num_without_value == 1
+    assert curve.num_without_value == values.count(None)
     assert expected_best(result, searched([2.0, None]).cells[0]) is None
 
 

@@ -116,11 +116,15 @@ def test_a_prior_is_frozen_with_the_question(shown, store):
     assert priors == {before.compare(LABELS[1]).prior}
 
 
-def test_no_prior_contains_trials_that_it_judges(shown):
-    """The baseline is in both studies: of the earlier one, the other arms' difference is left."""
-    earlier = shown("earlier", 1, arms=[ARMS[0], *ARMS[2:]])
-    left = StudyVariance.of([differences(earlier, LABELS[3], base=LABELS[2])])
-    expected = replace(prior_of([left], WEIGHT_OF_STUDIES), studies=("earlier",))
+@pytest.mark.parametrize(
+    ("seeds", "pairs"),
+    [((1, 2, 3), [(3, 2)]), ((101, 102, 103), [(2, 0), (3, 0)])],
+    ids=["a baseline in both studies leaves the difference of the other arms", "trials of other seeds"],
+)
+def test_no_prior_contains_trials_that_it_judges(shown, seeds, pairs):
+    earlier = shown("earlier", 1, arms=[ARMS[0], *ARMS[2:]], seeds=seeds)
+    variance = StudyVariance.of([differences(earlier, LABELS[a], base=LABELS[b]) for a, b in pairs])
+    expected = replace(prior_of([variance], WEIGHT_OF_STUDIES), studies=("earlier",))
     assert prior_of_one_arm(shown) == expected
 
 
@@ -135,13 +139,6 @@ def test_a_question_keeps_what_it_was_asked_with(shown):
     assert shown("again", 1).compare(LABELS[1]).prior is None
     third = shown("third", 4, lr=6e-3)
     assert shown("third", 4, lr=6e-3, prior="none").compare(LABELS[1]).prior == third.compare(LABELS[1]).prior
-
-
-def test_other_seeds_of_the_baseline_are_other_trials(shown):
-    earlier = shown("earlier", 1, arms=[ARMS[0], *ARMS[2:]], seeds=(101, 102, 103))
-    variance = StudyVariance.of([differences(earlier, label) for label in LABELS[2:]])
-    expected = replace(prior_of([variance], WEIGHT_OF_STUDIES), studies=("earlier",))
-    assert prior_of_one_arm(shown) == expected
 
 
 def test_studies_of_other_data_are_not_alike(shown, make_study):

@@ -19,6 +19,7 @@ from nlgraft.text.tokenizers import UNK, SentencePiece
 from nlgraft.training.models import read_model
 from nlgraft.training.views import Seq2SeqData
 from nlgraft.vocab.transfer_plan import Provenance, TransferPlan
+from tests.contract.toy_arms import study_of
 from tests.released_translators import FAMILIES, check_alike, copy_of, write_marian, write_multilingual
 from tests.tensors import assert_near, differing
 from tests.tiny_checkpoints import edit, quiet
@@ -106,15 +107,7 @@ def test_its_vocabulary_is_exchanged(store, opus, method):
 
 def test_it_is_planned_or_refused_by_a_study(opus, tmp_path):
     def problems(directory, **changes):
-        document = settings_of(directory, **changes)
-        study = {
-            "name": "opus",
-            "system": "trainables.embedding_transfer",
-            "data": document.pop("data"),
-            "base": document,
-            "objective": {"metric": "dev/bleu", "direction": "maximize"},
-            "seeds": [1],
-        }
+        study = study_of("embedding_transfer", settings_of(directory, **changes), "dev/bleu")
         with pytest.raises((DataError, StudyError)) as caught:
             Study.from_dict(study).plan()
         return str(caught.value)
@@ -153,23 +146,14 @@ def checkpoints(tmp_path_factory):
     return where
 
 
-def study_of(directory, languages, *, methods=METHODS, sides="decoder", is_shared=False, **upstream):
+def make_study(directory, languages, *, methods=METHODS, sides="decoder", is_shared=False, **upstream):
     """A study of methods that give a checkpoint the vocabulary of another domain."""
     tokenizer = {"vocab_size": 120, "is_shared": is_shared}
     settings = exchange_settings(directory, tokenizer, sides=sides, languages=languages, **upstream)
     del settings["transfer"]["method"]
+    factor = {"target": "transfer.method", "levels": methods, "baseline": methods[0]}
     return Study.from_dict(
-        {
-            "name": "languages",
-            "system": "trainables.embedding_transfer",
-            "data": settings.pop("data"),
-            "base": settings,
-            "factors": {
-                "method": {"target": "transfer.method", "levels": methods, "baseline": methods[0]},
-            },
-            "objective": {"metric": "dev/bleu", "direction": "maximize"},
-            "seeds": [1],
-        }
+        study_of("embedding_transfer", settings, "dev/bleu") | {"factors": {"method": factor}}
     )
 
 
@@ -177,7 +161,7 @@ def study_of(directory, languages, *, methods=METHODS, sides="decoder", is_share
 def test_it_reads_and_says_what_it_does_in_transformers(store, family, checkpoints):
     """Batches, logits and greedy translations of the pretrained model, in its own vocabulary."""
     methods = ["pretrain_finetune", "fvt"]
-    graph = study_of(checkpoints / family, FAMILIES[family][2], methods=methods).plan().trials[0].graph
+    graph = make_study(checkpoints / family, FAMILIES[family][2], methods=methods).plan().trials[0].graph
     settings = TRANSLATE.settings_of(graph.find("translation_dev"))
     assert settings.view == TRANSLATE.settings_of(graph.find("upstream_translation")).view
     encoded = read_encoded(made(store, graph.find("downstream_encoded")), "dev")
@@ -201,7 +185,7 @@ def test_it_reads_and_says_what_it_does_in_transformers(store, family, checkpoin
 def test_a_study_runs_to_the_end(store, family, sides, methods, checkpoints):
     """Planned with each generator; languages keep their rows and places in the new vocabulary."""
     languages = FAMILIES[family][2]
-    plan = study_of(checkpoints / family, languages, sides=sides, is_shared=sides == "both").plan()
+    plan = make_study(checkpoints / family, languages, sides=sides, is_shared=sides == "both").plan()
     assert len(plan.trials) == len(METHODS)
     for trial in [trial for trial in plan.trials if trial.config["transfer"]["method"] in methods]:
         record, at = finish(store, trial.graph)
@@ -225,7 +209,9 @@ def test_a_study_runs_to_the_end(store, family, sides, methods, checkpoints):
 def test_other_layers_are_put_before_it(store, checkpoints):
     """The first phase of independent_encoder reads languages, too."""
     languages = FAMILIES["nllb"][2]
-    trial = study_of(checkpoints / "nllb", languages, methods=["independent_encoder", "fvt"]).plan().trials[0]
+    trial = (
+        make_study(checkpoints / "nllb", languages, methods=["independent_encoder", "fvt"]).plan().trials[0]
+    )
     settings = trial.graph.find("independent").config["view"]
     assert (settings["target_start"], settings["target"]["prefix"]) == (3, [6])
 
@@ -233,7 +219,7 @@ def test_other_layers_are_put_before_it(store, checkpoints):
 def test_languages_are_refused_where_nothing_reads_them(checkpoints, tmp_path):
     def problems(directory, languages, **settings):
         with pytest.raises((DataError, StudyError)) as caught:
-            study_of(directory, languages, **settings).plan()
+            make_study(directory, languages, **settings).plan()
         return str(caught.value)
 
     nllb = checkpoints / "nllb"

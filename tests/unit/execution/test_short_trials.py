@@ -19,11 +19,12 @@ def seeds(trials):
     return [trial.seed for trial in trials]
 
 
-def after_four_short_ones(bench):
-    """The next trial, once there are durations to expect of it."""
-    for _ in range(4):
+def after_four(bench, seconds=0.001, last=None):
+    """The next trial, once there are durations to expect of it; the last of them may take longer."""
+    for duration_s in [seconds] * 3 + [last or seconds]:
         trial = bench.start()
-        timed(bench, trial, 0.001)
+        assert bench.queue.take_following(trial) == []
+        timed(bench, trial, duration_s)
     return bench.start()
 
 
@@ -31,11 +32,7 @@ def test_trials_are_handed_out_several_at_a_time_once_some_like_them_were_short(
     toy_document,
 ):
     bench = Bench(short_study(toy_document, 40))
-    for _ in range(4):
-        trial = bench.start()
-        assert bench.queue.take_following(trial) == []
-        timed(bench, trial, 0.06)
-    first = bench.start()
+    first = after_four(bench, 0.06)
     following = bench.queue.take_following(first)
     assert seeds([first, *following]) == [5, 6, 7, 8, 9, 10, 11, 12]  # 8 of .06 s in half a second
     assert (len(bench.queue.running), bench.queue.num_idle) == (8, 1)
@@ -53,22 +50,17 @@ def test_trials_are_handed_out_several_at_a_time_once_some_like_them_were_short(
 @pytest.mark.parametrize("seconds", [0.3, 100.0])
 def test_one_long_trial_ends_batches(toy_document, seconds):
     bench = Bench(short_study(toy_document, 40))
-    for duration_s in (0.01, 0.01, 0.01, seconds):
-        trial = bench.start()
-        timed(bench, trial, duration_s)
-    trial = bench.start()
+    trial = after_four(bench, 0.01, seconds)
     assert bench.queue.take_following(trial) == []
 
 
 def test_what_waits_is_divided_among_the_workers_and_a_budget_holds(toy_document):
     bench = Bench(short_study(toy_document, 10))
-    first = after_four_short_ones(bench)
-    assert seeds(bench.queue.take_following(first)) == [6, 7, 8], "5 are left for 2 workers"
+    assert seeds(bench.queue.take_following(after_four(bench))) == [6, 7, 8], "5 are left for 2 workers"
     toy_document["budget"] = {"trials": 6}
     toy_document["storage"]["path"] += "-two"
     bench = Bench(short_study(toy_document, 10))
-    first = after_four_short_ones(bench)
-    assert seeds(bench.queue.take_following(first)) == [6], "a budget of 6 trials"
+    assert seeds(bench.queue.take_following(after_four(bench))) == [6], "a budget of 6 trials"
 
 
 def run_one_and_begin_two(document):
@@ -110,9 +102,6 @@ def test_a_search_proposes_ahead_only_if_results_change_no_proposal(toy_document
         "trials": 40,
     }
     bench = Bench(toy_document)
-    for _ in range(4):
-        trial = bench.start()
-        timed(bench, trial, 0.06)
-    first = bench.start()
+    first = after_four(bench, 0.06)
     following = bench.queue.take_following(first)
     assert [trial.number for trial in following] == list(range(5, 5 + num_following))

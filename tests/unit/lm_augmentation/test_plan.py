@@ -8,6 +8,7 @@ from nlgraft.commands.terminal import plan_table
 from nlgraft.stages import kind_checks
 from nlgraft.study.public import Study
 from nlgraft.text.corpus_config import SPLITS, ConlangConfig
+from tests.contract.toy_arms import study_of
 from tests.contract.toys.lm_augmentation import ARMS
 
 _BITEXT = {"corpus": "conlang", "task": "translation", "train": 1000, "dev": 300, "test": 1000}
@@ -21,17 +22,8 @@ DATA = {
 
 
 def study(**changes):
-    return Study.from_dict(
-        {
-            "name": "in-sample",
-            "system": "trainables.lm_augmentation",
-            "data": DATA,
-            "base": {name: value for name, value in ARMS["src_elmo"].items() if name != "data"},
-            "objective": {"metric": "dev/bleu", "direction": "maximize"},
-            "seeds": [1],
-            **changes,
-        }
-    )
+    toy = ARMS["src_elmo"] | {"data": DATA}
+    return Study.from_dict(study_of("lm_augmentation", toy, "dev/bleu") | changes)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -12,6 +12,7 @@ from nlgraft.stages.run.seq2seq_stages import HYPOTHESES_FILE
 from nlgraft.stages.run.text_stages import open_tokenizer
 from nlgraft.stages.seq2seq_graph import TRANSLATE
 from nlgraft.study.public import Study
+from tests.contract.toy_arms import study_of
 from tests.released_translators import FAMILIES, write_multilingual
 from tests.small_studies import TRAIN
 from tests.tiny_checkpoints import LINES
@@ -49,15 +50,7 @@ def graph_of(directory, languages, **upstream):
 @pytest.mark.parametrize("family", ["nllb", "m2m_100"])
 def test_a_study_on_two_sources_runs_to_the_end(family, checkpoints, tmp_path):
     languages, directory = FAMILIES[family][2], checkpoints / family
-    document = settings_of(directory, languages)
-    study = {
-        "name": "released",
-        "system": "trainables.multi_source",
-        "data": document.pop("data"),
-        "base": document,
-        "objective": {"metric": "dev/bleu", "direction": "maximize"},
-        "seeds": [1],
-    }
+    study = study_of("multi_source", settings_of(directory, languages), "dev/bleu")
     assert len(Study.from_dict(study).plan().trials) == 1
     store = ArtifactStore.open(tmp_path)
     graph = graph_of(directory, languages)

@@ -10,19 +10,8 @@ from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.generation import beam_search, forbid_repeats, length_limits, penalty, top_candidates
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import GenerationConfig, TransformerConfig
-
-SOURCES = [[5, 6, 7, 8, 3], [9, 4, 3], [4, 5, 6, 3], [8, 3]]
-
-
-def make_model(vocab=12, seed=0, sharpness=3.0, end_bias=None):
-    torch.manual_seed(seed)
-    sizes = {"d_model": 16, "num_encoder_layers": 1, "num_decoder_layers": 2, "num_heads": 2, "ffn_dim": 24}
-    config = TransformerConfig(**sizes, has_output_bias=end_bias is not None)
-    model = Seq2Seq(config, 12, vocab).double().eval().requires_grad_(False)
-    model.output_projection.weight.data *= sharpness
-    if end_bias is not None:
-        model.output_projection.bias.data[3] = end_bias
-    return model
+from tests.tiny_models import SOURCES
+from tests.tiny_models import tiny_decoder as make_model
 
 
 def search(model, sources=SOURCES, **settings):
@@ -69,6 +58,18 @@ def slow_beam(model, source, config, limit):
     return sorted(ended, key=lambda e: -e[0])
 
 
+def beside_slow_ones(model, config):
+    """Each source with its hypotheses and the slow search's, whose ids are the same."""
+    rows = []
+    beams = beam_search(model, [Tokens.from_lists(SOURCES)], config=config)
+    for source, hypotheses in zip(SOURCES, beams, strict=True):
+        limit = int(config.max_length_ratio) * len(source) + config.max_length_offset
+        expected = slow_beam(model, source, config, limit)
+        assert [h.ids for h in hypotheses] == [ids for _, ids in expected[: config.num_return]]
+        rows.append((source, hypotheses, expected))
+    return rows
+
+
 @pytest.mark.parametrize(
     "settings",
     [
@@ -84,10 +85,7 @@ def test_equals_slow_beam_search(settings):
     model = make_model()
     num_return = min(2, settings["beam"])
     config = GenerationConfig(max_length_ratio=1, max_length_offset=3, num_return=num_return, **settings)
-    beams = beam_search(model, [Tokens.from_lists(SOURCES)], config=config)
-    for source, hypotheses in zip(SOURCES, beams, strict=True):
-        expected = slow_beam(model, source, config, len(source) + 3)
-        assert [h.ids for h in hypotheses] == [ids for _, ids in expected[:num_return]]
+    for source, hypotheses, expected in beside_slow_ones(model, config):
         for hypothesis, (value, _) in zip(hypotheses, expected, strict=False):
             assert hypothesis.score == pytest.approx(value, abs=1e-6)
             assert hypothesis.log_probability == pytest.approx(score(model, source, hypothesis.ids), abs=1e-6)
@@ -98,10 +96,7 @@ def test_the_beam_stays_full_though_every_hypothesis_may_end(seed):
     """The end is a top candidate of all three hypotheses at once: three more must be looked at."""
     model = make_model(seed=seed, sharpness=1.0, end_bias=1.0)
     config = GenerationConfig(beam=3, num_return=3, alpha=1.0, max_length_ratio=0, max_length_offset=6)
-    beams = beam_search(model, [Tokens.from_lists(SOURCES)], config=config)
-    for source, hypotheses in zip(SOURCES, beams, strict=True):
-        expected = slow_beam(model, source, config, 6)
-        assert [h.ids for h in hypotheses] == [ids for _, ids in expected[:3]]
+    assert len(beside_slow_ones(model, config)) == len(SOURCES)
 
 
 def test_fewer_sequences_than_the_beam_is_wide_are_all_found():

@@ -9,6 +9,7 @@ import pytest
 from nlgraft.basics.errors import StudyError
 from nlgraft.study.public import Study
 from tests.commands import nlgraft
+from tests.contract.toy_arms import study_of
 
 WORDS = {
     "en": ["the", "of", "and", "to", "in", "is", "dog", "house", "runs", "big", "small", "man"],
@@ -43,14 +44,7 @@ TRIPLES = files("en", "fr", target="de")
 
 
 def study(system, data, base):
-    return {
-        "name": "mine",
-        "system": f"trainables.{system}",
-        "data": data,
-        "base": base,
-        "objective": {"metric": "dev/bleu", "direction": "maximize"},
-        "seeds": [1],
-    }
+    return study_of(system, {"data": data, **base}, "dev/bleu")
 
 
 def problems_of(document):

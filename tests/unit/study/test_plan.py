@@ -217,13 +217,18 @@ def test_trainings_that_no_store_has_are_estimated_from_their_size():
     assert two_workers.seconds == pytest.approx(4 * (100 * 0.02 + one_worker_s / 2))
 
 
+def cost_from_released(directory):
+    """Cost of a training that starts from 40 MB of weights."""
+    with (directory / "model.safetensors").open("wb") as file:
+        file.truncate(4 * 10**7)  # a sparse file
+    released = Stage(name="upstream", run="a:b", locations={"checkpoint": str(directory)})
+    return cost_of([(released, 1), (training("finetuned", None, model=released), 1)], {}, Resources())
+
+
 @pytest.mark.parametrize(("dtype", "num_parameters"), [("float32", 10**7), ("bfloat16", 2 * 10**7)])
 def test_a_training_of_a_released_model_is_estimated_from_its_weights(tmp_path, dtype, num_parameters):
     (tmp_path / "config.json").write_text(f'{{"dtype": "{dtype}"}}')
-    with (tmp_path / "model.safetensors").open("wb") as file:
-        file.truncate(4 * 10**7)  # a sparse file
-    released = Stage(name="upstream", run="a:b", locations={"checkpoint": str(tmp_path)})
-    cost = cost_of([(released, 1), (training("finetuned", None, model=released), 1)], {}, Resources())
+    cost = cost_from_released(tmp_path)
     assert cost.seconds == pytest.approx(100 * (0.02 + 6 * (num_parameters + 600_000) * 1000 / 7e10))
     assert (cost.estimated, cost.unknown) == (("finetuned",), ("upstream",))
 
@@ -235,10 +240,8 @@ def test_a_released_model_whose_config_cannot_be_read_leaves_its_training_withou
     """What is wrong with it is for the checks to say."""
     if config is not None:
         (tmp_path / "config.json").write_text(config, "latin-1")
-    (tmp_path / "model.safetensors").write_bytes(bytes(8))
-    released = Stage(name="upstream", run="a:b", locations={"checkpoint": str(tmp_path)})
-    cost = cost_of([(training("finetuned", None, model=released), 1)], {}, Resources())
-    assert (cost.seconds, cost.unknown) == (None, ("finetuned",))
+    cost = cost_from_released(tmp_path)
+    assert (cost.seconds, cost.unknown) == (None, ("finetuned", "upstream"))
 
 
 def test_weights_that_no_memory_of_this_machine_holds_are_a_problem():

@@ -64,23 +64,22 @@ def test_ids_of_a_tokenizer(checkpoint, tmp_path, identity, message):
     assert message in refused(*prune)
 
 
-def test_a_regular_expression_that_is_none(checkpoint, tmp_path):
-    pattern = {"type": "Split", "pattern": {"Regex": "("}, "behavior": "Isolated", "invert": False}
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        ("(", "the library `tokenizers` cannot read it"),
+        ("(a+)+$", "regular expression that tries too many ways"),
+    ],
+)
+def test_a_regular_expression_that_is_none_or_tries_too_many_ways(checkpoint, tmp_path, expression, message):
+    pattern = {"type": "Split", "pattern": {"Regex": expression}, "behavior": "Isolated", "invert": False}
     edit(checkpoint / "tokenizer.json", pre_tokenizer=pattern)
-    (tmp_path / "text").write_text("a\n")
-    message = refused("prune", checkpoint, "--text", tmp_path / "text", "--out", tmp_path / "pruned")
-    assert "the library `tokenizers` cannot read it" in message
+    (tmp_path / "text").write_text("a" * 40 + "!\n")
+    out = tmp_path / "pruned"
+    assert message in refused("prune", checkpoint, "--text", tmp_path / "text", "--out", out)
     for command in ("doctor", "verify"):
         done = CliRunner().invoke(main, ["vocab", command, str(checkpoint)])
         assert isinstance(done.exception, SystemExit | None), done.exception
-
-
-def test_a_regular_expression_that_tries_too_many_ways(checkpoint, tmp_path):
-    pattern = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
-    edit(checkpoint / "tokenizer.json", pre_tokenizer=pattern)
-    (tmp_path / "text").write_text("a" * 40 + "!\n")
-    message = refused("prune", checkpoint, "--text", tmp_path / "text", "--out", tmp_path / "pruned")
-    assert "regular expression that tries too many ways" in message
 
 
 def test_what_turns_a_terminal_s_text_around_is_escaped(checkpoint):

@@ -43,7 +43,7 @@ from tests.tiny_checkpoints import (
 def lines():
     texts = [
         load_corpus(
-            ConlangConfig(corpus="conlang", task="monolingual", domain=domain, train=250, dev=1, test=1)
+            ConlangConfig(corpus="conlang", task="monolingual", domain=domain, train=300, dev=1, test=1)
         )
         for domain in "ab"
     ]
@@ -55,12 +55,20 @@ def pruned(place, lines, old="old", **options):
     return prune(str(place / old), [place / "text"], place / "new", **options)
 
 
+def planned(place, **options):
+    return plan_transfer(PlanRequest(str(place / "old"), str(place / "new"), **options)).plan
+
+
+def open_tokenizer(directory):
+    return tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json"))
+
+
 def learned(kind, lines, directory):
     """A tokenizer of both domains as transformers saves it, special tokens last and around every line."""
     directory.mkdir()
     if kind != "byte-level":
         learn_tokenizer([*lines[0], *lines[1]], WordTokenizerConfig(kind=kind, vocab_size=500), directory)
-        return tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json"))
+        return open_tokenizer(directory)
     made = learn_bytes([*lines[0], *lines[1]], 600)
     made.add_special_tokens(["<s>", "</s>"])
     made.post_processor = processors.TemplateProcessing(
@@ -77,7 +85,7 @@ def test_text_of_kept_tokens_is_encoded_as_before(kind, lines, tmp_path):
     """Surfaces are compared, since ids move; random text covers every way through the merges."""
     before = learned(kind, lines, tmp_path / "old")
     done = pruned(tmp_path, lines[0])
-    after = tokenizers.Tokenizer.from_file(str(tmp_path / "new" / "tokenizer.json"))
+    after = open_tokenizer(tmp_path / "new")
     assert done.new_size == after.get_vocab_size() < done.old_size
     assert done.text.new_tokens == done.text.old_tokens
     kept = set(after.get_vocab())
@@ -104,7 +112,7 @@ def test_every_row_of_a_pruned_vocabulary_is_a_copy(lines, tmp_path):
     after = transformers.AutoTokenizer.from_pretrained(tmp_path / "new")
     assert after.convert_ids_to_tokens(after("a b")["input_ids"])[::3] == ["<s>", "</s>"]
     assert after.decode(after(lines[1][0])["input_ids"], skip_special_tokens=True) == lines[1][0]
-    plan = plan_transfer(PlanRequest(old=str(tmp_path / "old"), new=str(tmp_path / "new"))).plan
+    plan = planned(tmp_path)
     assert set(plan.counts()) == {"copy", "special"}
     vocabulary = before.get_vocab()
     assert all(
@@ -157,7 +165,7 @@ def test_padding_is_not_counted_and_its_id_follows(lines, tmp_path):
     padded.enable_padding(length=128, pad_id=last, pad_token="<fill>")
     padded.save(str(tmp_path / "tokenizer.json"))
     done = pruned(tmp_path, lines[0][:20], "tokenizer.json")
-    after = tokenizers.Tokenizer.from_file(str(tmp_path / "new" / "tokenizer.json"))
+    after = open_tokenizer(tmp_path / "new")
     assert (
         done.text.new_tokens
         == done.text.old_tokens
@@ -189,9 +197,7 @@ def test_rare_characters_go_where_bytes_spell_them(kind, tmp_path):
     for min_count in (1, 4):
         out = tmp_path / str(min_count)
         prune(str(tmp_path / "tokenizer.json"), [tmp_path / "text"], out, min_count=min_count)
-        before, after = (
-            tokenizers.Tokenizer.from_file(str(path / "tokenizer.json")) for path in (tmp_path, out)
-        )
+        before, after = map(open_tokenizer, (tmp_path, out))
         kept = after.get_vocab().keys()
         kept_letters[min_count] = [letter for letter in letters if letter in kept]
         assert {f"<0x{byte:02X}>" for byte in range(256)} <= kept
@@ -222,8 +228,7 @@ def test_merges_by_hand():
 
 def opened(place):
     """The tokenizers before and after."""
-    paths = (place / name / "tokenizer.json" for name in ("old", "new"))
-    return [tokenizers.Tokenizer.from_file(str(path)) for path in paths]
+    return [open_tokenizer(place / name) for name in ("old", "new")]
 
 
 def extended(place, lines, num_tokens, old="old"):
@@ -237,13 +242,7 @@ def bpe_tokenizer(directory, lines):
 
 
 @pytest.mark.parametrize("write_tokenizer", [gpt2_tokenizer, bpe_tokenizer])
-def test_every_new_token_is_reachable_and_old_ids_stay(write_tokenizer, tmp_path):
-    lines = [
-        load_corpus(
-            ConlangConfig(corpus="conlang", task="monolingual", domain=domain, train=300, dev=1, test=1)
-        )["train"].sources[0]
-        for domain in "ab"
-    ]
+def test_every_new_token_is_reachable_and_old_ids_stay(write_tokenizer, lines, tmp_path):
     write_tokenizer(tmp_path / "old", lines[0])
     done = extended(tmp_path, lines[1], 150)
     assert done.new_size == done.old_size + 150
@@ -256,7 +255,7 @@ def test_every_new_token_is_reachable_and_old_ids_stay(write_tokenizer, tmp_path
     assert len(counts - set(before.get_vocab())) > 75, "most new tokens stand in the text itself"
     for line in [*lines[0], *lines[1]]:
         assert after.decode(after.encode(line).ids) == before.decode(before.encode(line).ids)
-    plan = plan_transfer(PlanRequest(str(tmp_path / "old"), str(tmp_path / "new"), method="vipi")).plan
+    plan = planned(tmp_path, method="vipi")
     assert plan.counts()["composed"] == 150
     assert set(plan.counts()) <= {"copy", "special", "composed"}
 
@@ -383,7 +382,7 @@ def test_unigram_gets_pieces_behind_its_own(specials, tmp_path):
     vocabulary = load_vocabulary(tmp_path / "new")
     unread = {vocabulary.surfaces[i] for i in unreachable_tokens(vocabulary)}
     assert unread.isdisjoint(made)
-    plan = plan_transfer(PlanRequest(str(tmp_path / "old"), str(tmp_path / "new"), method="vipi")).plan
+    plan = planned(tmp_path, method="vipi")
     assert [plan.old_surfaces[plan.matrix[i].indices[0]] for i in range(done.old_size)] == [
         *plan.new_surfaces[: done.old_size]
     ]

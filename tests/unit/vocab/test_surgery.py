@@ -89,13 +89,11 @@ def test_ids_follow_their_tokens():
     model = MODELS["mbart"]()
     model.generation_config.bad_words_ids = [[0], [29]]
     changed = exchange_vocabulary(model, toy_plan(V))
-    config, generation = changed.config, changed.generation_config
-    assert config.vocab_size == len(NEW_TOKENS)
-    assert (config.pad_token_id, config.eos_token_id, config.bos_token_id) == (12, 14, 0)
-    assert (config.decoder_start_token_id, config.forced_eos_token_id) == (12, 14)
-    assert (generation.pad_token_id, generation.eos_token_id, generation.bos_token_id) == (12, 14, 0)
-    assert (generation.decoder_start_token_id, generation.forced_eos_token_id) == (12, 14)
-    assert generation.bad_words_ids == [[12]]
+    assert changed.config.vocab_size == len(NEW_TOKENS)
+    for config in (changed.config, changed.generation_config):
+        assert (config.pad_token_id, config.eos_token_id, config.bos_token_id) == (12, 14, 0)
+        assert (config.decoder_start_token_id, config.forced_eos_token_id) == (12, 14)
+    assert changed.generation_config.bad_words_ids == [[12]]
 
 
 def test_one_side_of_a_shared_table():
@@ -114,6 +112,13 @@ def test_one_side_of_a_shared_table():
     assert count_embedding_parameters(exchange_vocabulary(model, plan)) == 24
 
 
+def generate(model, ids, **options):
+    """The likeliest eight tokens behind some."""
+    prompt = torch.tensor([ids])
+    options |= {"attention_mask": torch.ones_like(prompt), "max_new_tokens": 8, "do_sample": False}
+    return model.generate(prompt, **options)
+
+
 @pytest.mark.parametrize("name", ["mbart", "t5"])
 def test_one_size_for_two_vocabularies_is_padded_and_said(name, tmp_path):
     torch.manual_seed(0)
@@ -130,9 +135,7 @@ def test_one_size_for_two_vocabularies_is_padded_and_said(name, tmp_path):
     assert not decoder[len(NEW_TOKENS) :].any()
     assert check_permutation(changed).is_good
     assert check_permutation(loaded).is_good
-    ids = torch.tensor([[3, 4, 5]])
-    made = loaded.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=8, do_sample=False)
-    assert made.max() < len(NEW_TOKENS)
+    assert generate(loaded, [3, 4, 5]).max() < len(NEW_TOKENS)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "marian", "bert"])
@@ -146,8 +149,8 @@ def test_ids_without_a_token_are_out_of_reach(name, tmp_path):
     assert new.gaps == gaps
     changed = exchange_vocabulary(model, build_plan(tokenizer(OLD_TOKENS), new, "random"))
     assert size_of(changed, "decoder") == max(vocabulary.values()) + 1
-    ids = torch.tensor([[1, 2, 3]])
     if name != "gpt2":
+        ids = torch.tensor([[1, 2, 3]])
         extra = {"decoder_input_ids": ids} if name == "marian" else {}
         probabilities = changed(ids, **extra).logits.softmax(-1)
         assert probabilities[..., gaps].max() == 0.0
@@ -156,8 +159,7 @@ def test_ids_without_a_token_are_out_of_reach(name, tmp_path):
         loaded = load_checkpoint(tmp_path)
         with torch.no_grad():  # what is likeliest by far must not come
             loaded.get_output_embeddings().weight[5:25] *= 50
-        made = loaded.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=8, do_sample=False)
-        assert not set(made[0].tolist()) & set(gaps)
+        assert not set(generate(loaded, [1, 2, 3])[0].tolist()) & set(gaps)
 
 
 def test_brain_floats_accumulate_in_single():
@@ -194,12 +196,10 @@ def test_one_token_in_two_roles_becomes_two():
 
 def test_ids_of_the_other_side_stay():
     torch.manual_seed(0)
-    decoder = exchange_vocabulary(bert2bert(), toy_plan(V), sides="decoder")
-    assert (decoder.config.encoder.pad_token_id, decoder.config.decoder.pad_token_id) == (0, 12)
-    assert (decoder.config.pad_token_id, decoder.config.eos_token_id) == (12, 14)
-    encoder = exchange_vocabulary(bert2bert(), toy_plan(V), sides="encoder")
-    assert (encoder.config.encoder.pad_token_id, encoder.config.decoder.pad_token_id) == (12, 0)
-    assert (encoder.config.pad_token_id, encoder.config.eos_token_id) == (0, 1)
+    for sides, encoder_pad, pad, end in (("decoder", 0, 12, 14), ("encoder", 12, 0, 1)):
+        config = exchange_vocabulary(bert2bert(), toy_plan(V), sides=sides).config
+        assert (config.encoder.pad_token_id, config.decoder.pad_token_id) == (encoder_pad, pad)
+        assert (config.pad_token_id, config.eos_token_id) == (pad, end)
 
 
 def test_a_padding_id_for_two_sides_must_be_a_row_of_both():
@@ -376,10 +376,7 @@ def test_rows_without_a_token_fill_up_to_a_multiple(name, tmp_path):
     if written.can_generate():
         with torch.no_grad():  # the likeliest by far must not come
             written.get_output_embeddings().weight[len(plan) :] = 50
-        ids = torch.tensor([[1, 2, 3]])
-        mask = torch.ones_like(ids)
-        out = written.generate(ids, attention_mask=mask, max_new_tokens=8, do_sample=False, pad_token_id=0)
-        assert out.max() < len(plan)
+        assert generate(written, [1, 2, 3], pad_token_id=0).max() < len(plan)
 
 
 def test_ids_of_parts_and_lists_follow_their_tokens(tmp_path):

@@ -33,7 +33,7 @@ EFFECTS = "effects on "
 """Beginning of the name of a family of effects; their metric follows."""
 
 Basis = Literal["declared", "declared later", "exploratory"]
-Hypothesis = tuple[object, ...]
+Hypothesis = tuple[str, str | None, float, tuple[str, ...], bool]
 
 
 @dataclass(frozen=True, kw_only=True)

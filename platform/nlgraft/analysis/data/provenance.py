@@ -160,7 +160,9 @@ def split_sizes(cells: Iterable[CellResult], store: ArtifactStore | None) -> dic
     Cells may read corpora of unlike sizes under one name: each further one is named ``corpus (arm=b)``.
     """
     sizes_of: dict[str, dict[str, int]] = {}
-    for cell in cells if store is not None else ():
+    if store is None:
+        return sizes_of
+    for cell in cells:
         for manifest in load_manifests(cell.finished[:1], store).values():
             sizes = {} if manifest.inputs else _sizes(store, manifest)
             namesakes = [name for name in sizes_of if name.split(" (")[0] == manifest.name]

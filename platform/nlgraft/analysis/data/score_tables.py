@@ -129,7 +129,9 @@ class ScoreTable:
             self.notes.append(f"{source}: no column names systems, so each is one: {', '.join(scored)}")
         num_before = len(self.scores)
         for where, row in rows:
-            system, seed, item, metric = (_text(row.get(roles[role])) for role in Score._fields[1:5])
+            system, seed, item, metric = (
+                _text((column := roles[role]) and row.get(column)) for role in Score._fields[1:5]
+            )
             system = name or system or Path(source).stem
             metric = metric or next(iter(self.metrics), "score")
             for column in scored:

@@ -14,7 +14,7 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from nlgraft.analysis.data.results import Results
+from nlgraft.analysis.data.results import Results, TrialResult
 from nlgraft.basics.errors import DataError, nearest
 from nlgraft.basics.wording import timestamp
 from nlgraft.pipeline.record_store import Journal, Pages
@@ -248,7 +248,9 @@ def read_pairs(pair: Study, store: ArtifactStore, num_seeds: int) -> Pairs:
     """Read the first seeds of a study of two cells, on its objective."""
     metric, seeds = pair.objective.metric, pair.seeds[:num_seeds]
     arms = dict(zip(_ARMS, Results.read_dev(pair, store).cells, strict=True))
-    trials = {(arm, trial.seed): trial for arm, cell in arms.items() for trial in cell.trials[:num_seeds]}
+    trials: dict[tuple[Arm, int], TrialResult] = {
+        (arm, trial.seed): trial for arm, cell in arms.items() for trial in cell.trials[:num_seeds]
+    }
     kept, proposal = (cell.measured(metric, seeds) for cell in arms.values())
     # Values may be finite and yet of another metric: other signatures, or units of another vocabulary.
     why_not = ""

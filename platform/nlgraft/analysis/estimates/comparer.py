@@ -129,7 +129,8 @@ class Comparer:
         # One number alone may tie by chance.
         is_comparable = len(weights) == 2 and (len(rows) > 1 or rows[0][0].segments is not None)
         is_same = is_comparable and all(
-            first.value == second.value and np.array_equal(first.segments, second.segments)
+            # None equals None alone, which numpy's types leave out.
+            first.value == second.value and np.array_equal(first.segments, second.segments)  # pyright: ignore[reportArgumentType]
             for first, second in rows
         )
         empty = replace(empty, difference=difference, is_same=is_same)

@@ -131,7 +131,7 @@ def on_new_seeds(values: Array, seed_variance: float) -> Array:
         return values
     variance = max(seed_variance, (places[1] - places[0]) ** 2)  # no finer than the places
     likelihoods = np.exp(-((values[:, None] - places) ** 2) / (2 * variance))
-    weights = np.full(_NUM_PLACES, 1 / _NUM_PLACES)
+    posterior, weights = likelihoods, np.full(_NUM_PLACES, 1 / _NUM_PLACES)
     for _ in range(_NUM_STEPS):
         posterior = likelihoods * weights
         posterior /= posterior.sum(axis=1, keepdims=True)

@@ -77,7 +77,9 @@ def p_over_looks(
         return np.asarray(p_values[looks[0]])
     levels, later = _table(tuple(looks), round(prior_df * _STEPS), first)
     over = [
-        p / first if look == looks[0] else np.exp(_shift(np.log(np.maximum(p, _TINY)), later, levels))
+        np.asarray(p) / first
+        if look == looks[0]
+        else np.exp(_shift(np.log(np.maximum(p, _TINY)), later, levels))
         for look, p in p_values.items()
     ]
     return np.minimum(np.minimum.reduce(over), most)

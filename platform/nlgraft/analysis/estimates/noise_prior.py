@@ -35,7 +35,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from operator import itemgetter
-from typing import Self
+from typing import Self, cast
 
 import numpy as np
 from scipy.optimize import brentq
@@ -119,7 +119,10 @@ def prior_of(studies: Iterable[StudyVariance], weight: float = _WEIGHT) -> Noise
     precisions = 1 / (between + sampling)
     missed = between + 1 / float(precisions.sum())
     # trigamma(y) lies between 1 / y and 1 / y + 1 / y^2.
-    d0 = 2 * brentq(lambda half: polygamma(1, half) - missed, 1 / missed, 1 + 1 / missed, xtol=1e-14)
+    # A number, as a full output is not asked for; scipy has no types that say so.
+    d0 = 2 * cast(
+        "float", brentq(lambda half: polygamma(1, half) - missed, 1 / missed, 1 + 1 / missed, xtol=1e-14)
+    )
     center = float(np.average(logs, weights=precisions)) + float(digamma(d0 / 2)) - math.log(d0 / 2)
     return NoisePrior(weight * d0, math.exp(center))
 

@@ -228,6 +228,7 @@ def forest_plot(result: RecordedResults, style: Style = PAGE) -> list[Drawing]:
         for row, (name, comparison) in enumerate(rows.items()):
             color = colors()[comparison.standing or "open"]
             middle = comparison.difference
+            assert middle is not None  # others have no row
             line = ":" if comparison.scope == "segments" else "-"
             # Without an interval the point stands alone.
             ends = comparison.ci or (middle, middle)
@@ -319,8 +320,8 @@ def make_band(cell: CellResult, name: str) -> Band | None:
     steps = np.array(sorted(set().union(*curves)), dtype=float)
     steps = steps[np.unique(np.linspace(0, len(steps) - 1, _MAX_POINTS).round().astype(int))]
     values = [np.array([curve[step] for curve in curves if step in curve]) for step in steps]
-    ends = (np.array([reduce(at_step) for at_step in values]) for reduce in (np.mean, np.min, np.max))
-    return Band((cell.label,), steps, *ends, len(curves))
+    mean, low, high = np.array([[at_step.mean(), at_step.min(), at_step.max()] for at_step in values]).T
+    return Band((cell.label,), steps, mean, low, high, len(curves))
 
 
 def share(bands: Sequence[Band]) -> list[Band]:

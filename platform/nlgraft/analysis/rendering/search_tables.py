@@ -76,7 +76,7 @@ def expected_best_table(result: RecordedResults) -> Table | None:
     if not curves:
         return None
     most = max(len(curve.mean) for curve in curves)
-    budgets = [*(2**power for power in range(most.bit_length()) if 2**power < most), most]
+    budgets = [*(1 << power for power in range(most.bit_length()) if 1 << power < most), most]
     decimals = num_decimals(value for curve in curves for value in curve.mean)
     rows = []
     for curve in curves:
@@ -85,7 +85,7 @@ def expected_best_table(result: RecordedResults) -> Table | None:
             "steps of a trial": number(curve.steps_per_trial, 0),
             "worker seconds of a trial": number(curve.worker_s_per_trial, 1),
         }
-        again: Row = dict.fromkeys(row, "") | {"cell": f"{curve.label}, on new seeds"}
+        again: Row = {**dict.fromkeys(row, ""), "cell": f"{curve.label}, on new seeds"}
         for budget in budgets:
             # Cells whose searches ended early have no value for the larger budgets.
             if budget <= len(curve.mean):

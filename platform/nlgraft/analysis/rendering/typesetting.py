@@ -246,7 +246,7 @@ def unique_slugs(labels: Iterable[str]) -> dict[str, str]:
     return slugs
 
 
-_SIGNS_IN_LATEX = {
+_SIGNS_IN_LATEX: dict[str, Any] = {
     "block_start_string": "<%",
     "block_end_string": "%>",
     "variable_start_string": "<<",

@@ -56,13 +56,13 @@ def faults_of(error: ValidationError, model: type[BaseModel], values: Any) -> li
     """
     by_path: dict[Parts, list[Fault]] = {}
     for details in error.errors(include_url=False):
-        least = details.get("ctx", {}).get("min_length")
-        if details["type"] == "too_short" and len(details["input"]) >= least:
+        context = details.get("ctx", {})
+        if details["type"] == "too_short" and len(details["input"]) >= context.get("min_length", 0):
             # Pydantic does not count the items that it refuses, and reports each of them besides.
             continue
         fault = _fault(details, model, values)
         if details["type"] in _RULES or fault.parts not in by_path:
-            broken = getattr(details.get("ctx", {}).get("error"), "problems", [fault.message])
+            broken = getattr(context.get("error"), "problems", [fault.message])
             by_path[fault.parts] = [replace(fault, message=message) for message in broken]
     return [fault for faults in by_path.values() for fault in faults]
 
@@ -251,10 +251,10 @@ def _misspelt(faults: list[Fault]) -> dict[Parts, str]:
     return required_keys
 
 
-def _replace(values: dict[str, Any], parts: Parts) -> Parts:
+def _replace(values: dict[Any, Any], parts: Parts) -> Parts:
     """Replace the smallest part around a refused value; return its place."""
     name, *inner = parts
-    entries = values.get(name)
+    entries = values.get(name, {})
     if name in _BLANK_ENTRIES and inner:
         entries[inner[0]] = _BLANK_ENTRIES[name]
         return (name, inner[0])
@@ -265,8 +265,8 @@ def _replace(values: dict[str, Any], parts: Parts) -> Parts:
             entries["space"].pop(inner[1], None)
             entries["space"] |= _BLANK_SEARCH["space"]
         else:
-            values[name] = {key: value for key, value in entries.items() if key != inner[0]}
-            values[name] = _BLANK_SEARCH | values[name]
+            entries.pop(inner[0], None)
+            values[name] = _BLANK_SEARCH | entries
     elif name in _BLANK:
         values[name] = _BLANK[name]
     else:

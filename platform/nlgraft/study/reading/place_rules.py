@@ -82,11 +82,10 @@ def uri_fault(uri: str) -> str:
     """Return why MLflow cannot write to a tracking URI; empty if nothing in it or on disk tells."""
     try:
         parts = urlsplit(uri)
-        is_place = parts.hostname or (uri.strip() and parts.scheme not in ("http", "https"))
     except ValueError:
         # No closing bracket.
-        is_place = False
-    if not is_place:
+        parts = None
+    if parts is None or not (parts.hostname or (uri.strip() and parts.scheme not in ("http", "https"))):
         return f"{uri!r} is empty or names no server. Give sqlite:///PATH.db or http://HOST:PORT"
     scheme = uri.partition(":")[0].partition("+")[0].lower()
     if scheme == "file" or (":" not in uri and uri not in _TRACKING_SCHEMES):

@@ -274,7 +274,8 @@ def _build_without_rules(
             fields[name] = field.get_default(call_default_factory=True)
             continue
         try:
-            adapter = TypeAdapter[Any](Annotated[field.annotation, field])
+            kind: Any = Annotated[field.annotation, field]
+            adapter = TypeAdapter[Any](kind)
             fields[name] = adapter.validate_json(canonical_json(values[name]), strict=True, context=context)
         except ValidationError:
             where, parts = paths.join(path, name), [*parts_of(field.annotation)]
