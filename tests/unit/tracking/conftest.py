@@ -9,6 +9,7 @@ import pytest
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import TrialRecord
+from nlgraft.study.data.study import Objective
 from nlgraft.tracking.mlflow_tracker import MlflowTracker
 from tests.unit.tracking.runs import run_study
 
@@ -62,7 +63,7 @@ class Toy:
         system="trainables.toy",
         seeds=[1, 2],
         data={"corpus": "conlang", "train": 9, "dev": 8, "test": 7},
-        objective=SimpleNamespace(metric="dev/bleu", direction="maximize"),
+        objective=Objective(metric="dev/bleu", direction="maximize"),
         to_yaml=lambda is_public=False: f"name: demo {'' if is_public else 'with a password'}\n",
     )
 

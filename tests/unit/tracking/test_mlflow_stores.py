@@ -41,7 +41,7 @@ def test_a_fresh_store_is_made_without_a_word(tmp_path):
         "from types import SimpleNamespace as S\n"
         "from nlgraft.tracking.mlflow_tracker import MlflowTracker\n"
         f"t = MlflowTracker('sqlite:///{tmp_path}/deep/er/mlflow.db', 'e')\n"
-        "o = S(metric='m', direction='minimize')\n"
+        "o = S(metric='m', direction='minimize', sign=-1)\n"
         "yaml = lambda is_public: ''\n"
         "s = S(variant='n', overrides=[], description='', system='s', seeds=[1], data={},\n"
         "      to_yaml=yaml, objective=o)\n"

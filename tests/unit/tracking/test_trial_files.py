@@ -1,7 +1,7 @@
 import math
-from types import SimpleNamespace
 
 from nlgraft.pipeline.stage import Stage, StageGraph
+from nlgraft.study.data.study import Objective
 from nlgraft.tracking import entries
 from nlgraft.tracking.entries import copy_scored_files, find_model
 from nlgraft.tracking.mlflow_tracker import BestTrial
@@ -66,7 +66,7 @@ def test_the_model_is_that_of_the_latest_stage_with_a_predictor(store):
 
 
 def test_the_best_trial_is_chosen_on_the_objective_among_finished_replicates(toy, store):
-    best = BestTrial(SimpleNamespace(metric="dev/loss", direction="minimize"))
+    best = BestTrial(Objective(metric="dev/loss", direction="minimize"))
     values = [("replicate", "finished", 2.0), ("replicate", "finished", 1.0), ("replicate", "finished", 1.0)]
     values += [("search", "finished", 0.1), ("replicate", "failed", 0.2), ("replicate", "finished", math.nan)]
     trials = [toy.Trial(toy.cells[0], str(number), kind=kind) for number, (kind, _, _) in enumerate(values)]
