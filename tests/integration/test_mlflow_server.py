@@ -171,7 +171,7 @@ from nlgraft.tracking.mlflow_tracker import MlflowTracker
 from tests.proxies import listening
 from tests.servers import mlflow_server
 uri, number = sys.argv[1:]
-objective = types.SimpleNamespace(metric="dev/x", direction="maximize")
+objective = types.SimpleNamespace(metric="dev/x", direction="maximize", sign=1)
 study = types.SimpleNamespace(
     variant="race", overrides=[], description="", system="s", seeds=[1], data={}, objective=objective,
     to_yaml=str,
