@@ -24,7 +24,7 @@ SEARCH, FUSION = (
     ("vocabulary_transfer_search", "vipi-search@tiny"),
     ("prlm_fusion_search", "prlm-search@tiny"),
 )
-CAPTIONS = ("embedding_transfer_multi30k", "multi30k-domains@every_arm")
+STEPS = ("embedding_transfer_fig4", "bridging-fig4-generator-steps@tiny")
 """Folder of a store, and the study in it."""
 DEMO = "embedding_transfer_demo"
 """Folder of the demo's store, whose few cells fit on one screen of MLflow."""
@@ -91,7 +91,7 @@ def main(stores: Path, site: Path | None = None) -> None:
     first_screen(stores)
     picture(report(stores, SEARCH), PICTURES / "report_light.png", (1200, 1500))
     picture(report(stores, FUSION), PICTURES / "report_dark.png", (1200, 1500), DARK)
-    framed = in_a_frame(report(stores, CAPTIONS), 390, 1200, stores)
+    framed = in_a_frame(report(stores, STEPS), 390, 1200, stores)
     picture(framed, PICTURES / "report_phone.png", (520, 1200), "--allow-file-access-from-files", crop=390)
     mlflow_pictures(stores)
     for name in ("index", "gallery") if site else ():

@@ -476,4 +476,6 @@ def importances(
     evaluator = PedAnovaImportanceEvaluator(target_quantile=share)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)  # of values that are not normalised
+        # Where a setting was searched in few trials; a report says so itself.
+        warnings.filterwarnings("ignore", message="Some regimes")
         return get_param_importances(study, evaluator=evaluator, normalize=False)
