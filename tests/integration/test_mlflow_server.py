@@ -127,8 +127,8 @@ def test_a_study_through_a_server(recorded, server):
     assert recorded.run(server).close() == 0  # the same again changes nothing
     _, again = recorded.check(server)
     before, after = (
-        {run.info.run_id: (run.data.metrics, run.data.params, run.data.tags) for run in found}
-        for found in (runs, again)
+        {run.info.run_id: (run.data.metrics, run.data.params, run.data.tags) for run in listed}
+        for listed in (runs, again)
     )
     assert after == before
 

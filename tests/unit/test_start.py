@@ -113,8 +113,8 @@ def test_a_study_is_named_without_its_system_where_that_is_enough(tmp_path, monk
 
 def test_the_status_of_a_study_that_comes_along_is_known_before_its_first_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    told, document = shown("status", "demo", "--json").splitlines()
-    assert told.startswith(f"demo was never run on {tmp_path}")
+    message, document = shown("status", "demo", "--json").splitlines()
+    assert message.startswith(f"demo was never run on {tmp_path}")
     counts = json.loads(document)["counts"]
     assert set(counts) >= {"planned", "finished"}
     assert len(studies()) > 40

@@ -130,12 +130,12 @@ def prior_of(studies: Iterable[StudyVariance], weight: float = _WEIGHT) -> Noise
 def applicable(prior: NoisePrior, study: StudyVariance, num_seeds: int) -> NoisePrior | None:
     """Return a prior that fits a study, or else what it knows beyond a comparison of n seeds, if any."""
     df = min(prior.df, study.df - (num_seeds - 1))
-    own = NoisePrior(df=df, variance=study.variance) if df > _EXACT else None
+    pooled = NoisePrior(df=df, variance=study.variance) if df > _EXACT else None
     if not is_like(prior, study, _FIT_LEVEL):
-        return own
+        return pooled
     # A single comparison keeps a prior that is too high: quiet by chance, it would err by itself.
     is_quieter = fdtr(study.df, prior.df, study.variance / prior.variance) <= _QUIET_LEVEL
-    return own if own and is_quieter else prior
+    return pooled if pooled and is_quieter else prior
 
 
 def is_like(prior: NoisePrior, study: StudyVariance, level: float = 0.1) -> bool:
