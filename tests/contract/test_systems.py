@@ -15,7 +15,7 @@ from nlgraft.evaluation.artifact import read_lines, read_segments
 from nlgraft.export.exported import ExportedModel, write_directory
 from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial import run_trial
+from nlgraft.pipeline.trial import execute_stage, run_trial
 from nlgraft.study.data import paths
 from nlgraft.study.reading.knobs import knobs as knobs_of
 from nlgraft.study.reading.system_import import load_system
@@ -251,6 +251,9 @@ def test_an_arm_runs_and_declares_its_metrics(path, arm, store, written):
         reporter=NullReporter(),
         config=config.model_dump(mode="json"),
         is_waiting=True,
+        # As the process of a trial of several workers, who have the GPUs.
+        device="nowhere",
+        distribute=lambda stage: execute_stage(stage, store, reporter=NullReporter()),
     )
     assert record.state == "finished", record.reason
     assert set(record.metrics) <= set(system.metrics)

@@ -262,7 +262,7 @@ COMMAND = StageKind[CommandSettings, CommandInputs[Any]](
     "trainables.command.stages:run",
     CommandSettings,
     CommandInputs,
-    is_distributed=True,
+    workers="train",
     check="trainables.command.graph:warn_of_programs",
 )
 SELECT = StageKind[ResultSettings, ResultInputs[Any]](

@@ -113,9 +113,9 @@ class NewLayersSettings(TrainSettings):
     """Number of layers between a new table and the pretrained model."""
 
 
-GENERATOR = StageKind(f"{_STAGES}:train_generator", GeneratorSettings, GeneratorInputs, is_distributed=True)
+GENERATOR = StageKind(f"{_STAGES}:train_generator", GeneratorSettings, GeneratorInputs, workers="train")
 GENERATED_PLAN = StageKind(f"{_STAGES}:plan_by_generator", PlanSettings, GeneratedPlanInputs, version=2)
-NEW_LAYERS = StageKind(f"{_STAGES}:attach_embeddings", NewLayersSettings, TrainInputs, is_distributed=True)
+NEW_LAYERS = StageKind(f"{_STAGES}:attach_embeddings", NewLayersSettings, TrainInputs, workers="train")
 
 
 READ_AS: dict[str, Reader] = {"translation": "marian", "denoising": "mbart", "masked_tokens": "bert"}

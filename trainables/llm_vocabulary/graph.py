@@ -502,7 +502,9 @@ BYTE_TOKENIZER = StageKind(
 )
 ENCODED_LINES = StageKind("trainables.llm_vocabulary.stages:encode", NoSettings, TokenizedInputs)
 ENCODED_PAIRS = StageKind("trainables.llm_vocabulary.stages:encode_pairs", PairSettings, TokenizedInputs)
-WRITTEN = StageKind("trainables.llm_vocabulary.stages:write", WriteSettings, ScoreCausalInputs)
+WRITTEN = StageKind(
+    "trainables.llm_vocabulary.stages:write", WriteSettings, ScoreCausalInputs, workers="share"
+)
 RELEASED_CAUSAL = StageKind(
     "trainables.llm_vocabulary.stages:read_released", CheckpointSettings, NoInputs, check=CHECKPOINTS
 )
@@ -510,13 +512,17 @@ TRAIN_CAUSAL = StageKind(
     "trainables.llm_vocabulary.stages:train",
     TrainCausalSettings,
     TrainLanguageModelInputs,
-    is_distributed=True,
+    workers="train",
 )
 DISTILLED = StageKind(
-    "trainables.llm_vocabulary.stages:distil", DistilSettings, DistilInputs, is_distributed=True
+    "trainables.llm_vocabulary.stages:distil", DistilSettings, DistilInputs, workers="train"
 )
-SCORE_CAUSAL = StageKind("trainables.llm_vocabulary.stages:score", ScoreCausalSettings, ScoreCausalInputs)
+SCORE_CAUSAL = StageKind(
+    "trainables.llm_vocabulary.stages:score", ScoreCausalSettings, ScoreCausalInputs, workers="share"
+)
 CHANGE = StageKind("trainables.llm_vocabulary.stages:change", ChangeSettings, TokenizedInputs)
 MEASURES = StageKind("trainables.llm_vocabulary.stages:measure_text", NoSettings, MeasureInputs)
-GENERATION = StageKind("trainables.llm_vocabulary.stages:generate", NoSettings, MeasureInputs)
+GENERATION = StageKind(
+    "trainables.llm_vocabulary.stages:generate", NoSettings, MeasureInputs, workers="first"
+)
 CATCH_UP = StageKind("trainables.llm_vocabulary.stages:catch_up", NoSettings, CatchUpInputs)

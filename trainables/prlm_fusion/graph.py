@@ -326,5 +326,5 @@ PRETRAIN = StageKind(
     PretrainSettings,
     PretrainInputs,
     version=3,
-    is_distributed=True,
+    workers="train",
 )

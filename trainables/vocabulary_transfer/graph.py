@@ -204,5 +204,9 @@ SPLIT = StageKind("trainables.vocabulary_transfer.stages:split", SplitSettings, 
 APART = StageKind("trainables.vocabulary_transfer.stages:leave_out", NoSettings, ApartInputs)
 MEASURES = StageKind("trainables.vocabulary_transfer.stages:measure_text", NoSettings, MeasureInputs)
 SPEED = StageKind(
-    "trainables.vocabulary_transfer.stages:measure_speed", NoSettings, ScoreClassifierInputs, version=2
+    "trainables.vocabulary_transfer.stages:measure_speed",
+    NoSettings,
+    ScoreClassifierInputs,
+    version=2,
+    workers="first",
 )

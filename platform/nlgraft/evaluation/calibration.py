@@ -24,6 +24,7 @@ from sacrebleu.metrics import lib_ter
 
 from nlgraft.evaluation.inputs import Inputs
 from nlgraft.evaluation.scores import Evaluation
+from nlgraft.evaluation.shares import SHARE
 from nlgraft.evaluation.sufficient import NUM_ECE_BINS, Statistics
 from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.model_config import GenerationConfig
@@ -115,7 +116,7 @@ def token_confidences(
     hypotheses: Sequence[Sequence[int]],
     config: GenerationConfig,
 ) -> list[list[float]]:
-    """Compute the probability of each token that a model produced, given those before it.
+    """Compute the probability of each token that a model produced, all workers of a `SHARE` together.
 
     Args:
         model: Run in evaluation mode.
@@ -127,10 +128,11 @@ def token_confidences(
         Probabilities, one for each id of each hypothesis.
     """
     device = model.output_projection.weight.device
-    confidences: list[list[float]] = [[] for _ in hypotheses]
+    confidences: dict[int, list[float]] = {}
+    share = SHARE.get()
     order = np.argsort([-len(ids) for ids in hypotheses], kind="stable")
     with evaluating(model):
-        for rows in np.array_split(order, max(1, -(-len(order) // _BATCH_SENTENCES))):
+        for rows in share.of(np.array_split(order, max(1, -(-len(order) // _BATCH_SENTENCES)))):
             # With the end token, as in training; its own confidence is left out below.
             outputs = Tokens.from_lists(
                 [[*config.forced_ids, *hypotheses[row], config.end_id] for row in rows]
@@ -140,7 +142,7 @@ def token_confidences(
             batch = Batch(sources, read, outputs.ids, contexts).to(device)
             probabilities_BJV = model.logits(model(batch)).float().softmax(-1)
             chosen_BJ = probabilities_BJV.gather(-1, batch.target_output[..., None])[..., 0].cpu()
-            for row, chosen_J in zip(rows, chosen_BJ, strict=True):
+            for row, chosen_J in zip(rows.tolist(), chosen_BJ, strict=True):
                 start = len(config.forced_ids)
                 confidences[row] = chosen_J[start : start + len(hypotheses[row])].tolist()
-    return confidences
+    return share.gather_rows(confidences)

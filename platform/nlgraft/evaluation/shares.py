@@ -36,6 +36,11 @@ class Share:
             dist.all_gather_object(parts, part)
         return parts
 
+    def gather_rows(self, rows: dict[int, T]) -> list[T]:
+        """Collect what all workers computed, by the number of its row; return it in the order of the rows."""
+        whole = {number: row for part in self.gather(rows) for number, row in part.items()}
+        return [whole[number] for number in range(len(whole))]
+
 
 _WHOLE = Share()
 SHARE: ContextVar[Share] = ContextVar("share", default=_WHOLE)

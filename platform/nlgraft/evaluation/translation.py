@@ -60,9 +60,7 @@ def translate(model: Any, inputs: Inputs, config: GenerationConfig) -> Translati
             sources, contexts = inputs.pack(rows)
             beams = beam_search(model, sources, contexts, config, inputs.length_source)
             decoded |= zip(rows.tolist(), beams, strict=True)
-    for part in share.gather(decoded):
-        decoded |= part
-    return Translations([decoded[row] for row in range(len(order))], time.perf_counter() - started)
+    return Translations(share.gather_rows(decoded), time.perf_counter() - started)
 
 
 def dev_scores(
@@ -101,7 +99,7 @@ def dev_scores(
 def complete(
     model: TransformersCausalLM, prompts: Ragged, settings: Any, batch_sentences: int
 ) -> tuple[list[list[int]], float]:
-    """Write a text after each prompt by ``generate`` of transformers and its cache.
+    """Write a text after each prompt by ``generate`` of transformers and its cache, all workers together.
 
     Args:
         model: On any device.
@@ -113,13 +111,13 @@ def complete(
         Ids behind each prompt up to the end, which is left out, in the order of the prompts; and the seconds.
     """
     order = np.argsort(-prompts.lengths, kind="stable")
-    texts: list[list[int]] = [[] for _ in order]
+    texts: dict[int, list[int]] = {}
     device, end_id = model.input_table.device, settings.eos_token_id
     # What a checkpoint would set besides, e.g. a penalty on repetitions, is not the study's.
     model.model.generation_config = type(settings)()
-    started = time.perf_counter()
+    share, started = SHARE.get(), time.perf_counter()
     with evaluating(model):
-        for start in range(0, len(order), batch_sentences):
+        for start in share.of(range(0, len(order), batch_sentences)):
             rows = order[start : start + batch_sentences]
             width = prompts.lengths[rows].max()
             # On the left, so that what is written follows each prompt.
@@ -129,13 +127,14 @@ def complete(
             written = model.model.generate(
                 ids.to(device), attention_mask=is_read.long().to(device), generation_config=settings
             )
-            for row, text in zip(rows, written[:, width:].tolist(), strict=True):
+            for row, text in zip(rows.tolist(), written[:, width:].tolist(), strict=True):
                 texts[row] = text[: text.index(end_id)] if end_id in text else text
-    return texts, time.perf_counter() - started
+    return share.gather_rows(texts), time.perf_counter() - started
 
 
 def speed_signature(beam: int, batch_sentences: int, device: torch.device | str) -> str:
     """Describe what a speed depends on besides the model and how it decodes, in which arms may differ."""
     kind = torch.device(device).type
     threads = f"|threads:{torch.get_num_threads()}" if kind == "cpu" else ""
-    return f"beam:{beam}|batch:{batch_sentences}|device:{kind}{threads}"
+    workers = f"|workers:{SHARE.get().size}" if SHARE.get().size > 1 else ""
+    return f"beam:{beam}|batch:{batch_sentences}|device:{kind}{threads}{workers}"

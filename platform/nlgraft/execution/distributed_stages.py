@@ -1,4 +1,4 @@
-"""Training of one stage on a Ray Train worker group.
+"""One stage on a Ray Train worker group.
 
 Train's own results and checkpoints are not used: the stage publishes to the artifact store and keeps its
 training state there, so a restarted group continues from the last saved state. Reports travel through a
@@ -18,12 +18,14 @@ from typing import Any, cast
 
 import ray
 import ray.train
+import torch
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
 from ray.train import FailureConfig, PreemptionError, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer, get_device
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from nlgraft.basics.errors import HostFault, TrialFailed
+from nlgraft.evaluation.shares import SHARE, Share
 from nlgraft.execution.cluster import WorkerGroup
 from nlgraft.execution.cluster_watch import Losses, is_any_lost
 from nlgraft.execution.sweep_board import Mailbox
@@ -65,8 +67,15 @@ def _train_loop(config: dict[str, Any]) -> None:
     mailbox = config["mailbox"]
     stage: Stage = pickle.loads(config["stage"])
     THREADS.set(config["num_threads"])
-    rank, here = context.get_world_rank(), ray.get_runtime_context()
-    ray.get(mailbox.join.remote(rank, context.get_world_size(), here.current_actor, here.get_node_id()))
+    rank, size, here = context.get_world_rank(), context.get_world_size(), ray.get_runtime_context()
+    ray.get(mailbox.join.remote(rank, size, here.current_actor, here.get_node_id()))
+    if stage.workers == "first" and rank:
+        return
+    device = str(get_device()) if config["is_gpu"] else "cpu"
+    if config["is_gpu"]:
+        torch.accelerator.set_device_index(device)  # FSDP and gathered objects take the current one
+    if stage.workers == "share":
+        SHARE.set(Share(rank, size))  # a training sets it where it evaluates
     # In a thread, since it waits for all workers, and a stage may report on any of them.
     threading.Thread(target=_watch_for_preemption, args=(mailbox, rank), daemon=True).start()
     try:
@@ -76,8 +85,8 @@ def _train_loop(config: dict[str, Any]) -> None:
             reporter=_MailReporter(mailbox, rank),
             worker=Worker(
                 rank=rank,
-                world_size=context.get_world_size(),
-                device=str(get_device()) if config["is_gpu"] else "cpu",
+                world_size=size,
+                device=device,
                 is_sharded=config["is_sharded"],
             ),
         )
@@ -119,10 +128,10 @@ def run_on_workers(
     losses: Losses,
     report_waiting: Callable[[bool], object],
 ) -> None:
-    """Train one stage on a worker group and wait for it.
+    """Compute one stage on a worker group and wait for it.
 
     Args:
-        stage: A distributed stage whose inputs are in the store.
+        stage: A stage of workers, whose inputs are in the store.
         place: The artifact store, reachable from every worker.
         reporter: Receives the reports of rank 0 and answers whether to stop.
         losses: Those of the trial so far; it gets those of the group.

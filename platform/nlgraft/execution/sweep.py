@@ -265,7 +265,7 @@ class _TuneSweep:
     def _encode(self, trial: SweepTrial, batch_id: str) -> bytes:
         from nlgraft.execution.trainable import TrialSpec
 
-        trainings = [stage.name for stage in trial.graph.stages if stage.is_distributed]
+        trainings = [stage.name for stage in trial.graph.stages if stage.is_training]
         stage, metric = "", None
         if trial.kind == "search" and trainings and self._trial_scheduler is not None:
             stage, metric = trainings[-1], self._judged_metric(self._trial_scheduler)

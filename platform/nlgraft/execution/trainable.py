@@ -256,7 +256,7 @@ def _run(spec: TrialSpec, tune_reporter: TuneReporter, lost_on: Sequence[str]) -
     if losses.reason_to_end is not None:
         return Outcome("lost", f"{PROCESS_DIED}; {losses.reason_to_end}")
     # Recorded here, where worker groups report to: a stage that does not finish writes no curves of its own.
-    trainings = {stage.fingerprint for stage in spec.graph.stages if stage.is_distributed}
+    trainings = {stage.fingerprint for stage in spec.graph.stages if stage.is_training}
     _trainings.clear()
     _trainings.update(trainings)
     reporter = RecordingReporter(tune_reporter)
@@ -284,7 +284,8 @@ def _run(spec: TrialSpec, tune_reporter: TuneReporter, lost_on: Sequence[str]) -
             # A worker that waited would hold its CPU or GPU; the queue defers the trial instead.
             is_waiting=False,
             distribute=distribute,
-            device="cuda" if resources.gpus_per_worker else "cpu",
+            # With several workers these have the GPUs.
+            device="cuda" if resources.gpus_per_worker and distribute is None else "cpu",
         )
     except StageBusy as busy:
         return Outcome("busy", busy.owner)

@@ -56,6 +56,9 @@ class Work:
     num_parameters: int | None
 
 
+StageWorkers = Literal["none", "first", "share", "train"]
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Stage:
     """One cached step of a trial.
@@ -70,7 +73,8 @@ class Stage:
         config: The slice of the config it reads, data digests included.
         inputs: Stages whose artifacts it reads, by the name of the input.
         seed: Seed of its random numbers; None if it draws none.
-        is_distributed: Runs on the worker group when a trial has several workers. Not hashed.
+        workers: Which of a trial's several workers compute it: ``none``, but the trial's own process, without
+            a GPU; the ``first``; all, each its ``share`` of an evaluation; or all, who ``train``. Not hashed.
         locations: Paths of its data; ``config`` has their content, e.g. the digests of the files. Not hashed:
             data that moved are the same data.
         work: Size of what it trains, for estimates of time; None if it trains nothing. Not hashed.
@@ -86,7 +90,7 @@ class Stage:
     config: Mapping[str, Any] = field(default_factory=dict)
     inputs: Mapping[str, Stage] = field(default_factory=dict)
     seed: int | None = None
-    is_distributed: bool = False
+    workers: StageWorkers = "none"
     locations: Mapping[str, Any] = field(default_factory=dict)
     work: Work | None = None
     keeps: Literal["weights", "states", "means"] | None = None
@@ -116,6 +120,11 @@ class Stage:
             except ContractError as error:
                 raise ContractError(f"stage {self.name}: {part}: {error}") from error
         object.__setattr__(self, "inputs", dict(self.inputs))
+
+    @property
+    def is_training(self) -> bool:
+        """True if it trains a model."""
+        return self.workers == "train"
 
     @property
     def num_steps(self) -> int | None:
@@ -215,7 +224,7 @@ def _topological(result: Stage) -> list[Stage]:
             continue
         visited.add(id(stage))
         first_stage = ordered.setdefault(stage.fingerprint, stage)
-        if (first_stage.run, first_stage.is_distributed) != (stage.run, stage.is_distributed):
+        if (first_stage.run, first_stage.workers) != (stage.run, stage.workers):
             raise ContractError(
                 f"two stages {stage.name!r} share the fingerprint {stage.fingerprint[:12]} but differ in how "
                 f"they run: {first_stage.run} and {stage.run}. Give them different names"

@@ -341,7 +341,7 @@ def run_trial(
             whose workers report elsewhere can feed it.
         config: The resolved config, for the record; the seed there is that of the last stage that has one.
         is_waiting: If true, wait for a stage that another owner computes; else raise at once.
-        distribute: Runs a distributed stage on a worker group, each worker calling `execute_stage`; raises
+        distribute: Runs the stages of workers on a group, each worker calling `execute_stage`; raises
             `TrialStopped` when the stage was stopped. Left out, such a stage runs in this process.
         device: Where stages of this process compute.
 
@@ -579,7 +579,7 @@ class StageRunner:
         store: The artifact store.
         reporter: Receives progress, and may ask to stop.
         is_waiting: If true, wait for a stage that another owner computes; else raise `StageBusy`.
-        distribute: Runs a distributed stage on a worker group; None: in this process.
+        distribute: Runs the stages of workers on a group; None: in this process.
         device: Where stages of this process compute.
 
     Attributes:
@@ -675,7 +675,7 @@ class StageRunner:
         self._note(stage, verdict, time.monotonic() - started)
 
     def _run(self, stage: Stage, reason: str) -> None:
-        if stage.is_distributed and self.distribute is not None:
+        if stage.workers != "none" and self.distribute is not None:
             self.distribute(stage)
             if not self.store.has(stage):
                 raise ContractError("its workers ended without an error and without an artifact")

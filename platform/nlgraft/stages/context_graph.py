@@ -143,11 +143,16 @@ RANDOM_ENCODER = StageKind(
     "nlgraft.stages.run.context_stages:draw_encoder", NoSettings, RandomEncoderInputs, keeps="weights"
 )
 STATE_MEANS = StageKind(
-    "nlgraft.stages.run.context_stages:write_means", StateMeansSettings, FrozenStatesInputs, keeps="means"
+    "nlgraft.stages.run.context_stages:write_means",
+    StateMeansSettings,
+    FrozenStatesInputs,
+    workers="first",
+    keeps="means",
 )
 FROZEN_STATES = StageKind(
     "nlgraft.stages.run.context_stages:write_states",
     FrozenStatesSettings,
     FrozenStatesInputs,
+    workers="first",
     keeps="states",
 )

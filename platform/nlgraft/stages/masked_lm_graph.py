@@ -291,13 +291,15 @@ TRAIN_MASKED = StageKind(
     "nlgraft.stages.run.masked_lm_stages:train",
     TrainMaskedSettings,
     TrainLanguageModelInputs,
-    is_distributed=True,
+    workers="train",
     check=CHECKPOINTS,
 )
 BEGIN_MASKED = StageKind(
     "nlgraft.stages.run.masked_lm_stages:begin", BeginMaskedSettings, BeginMaskedInputs, check=CHECKPOINTS
 )
-SCORE_MASKED = StageKind("nlgraft.stages.run.masked_lm_stages:score", ScoreMaskedSettings, ScoreMaskedInputs)
+SCORE_MASKED = StageKind(
+    "nlgraft.stages.run.masked_lm_stages:score", ScoreMaskedSettings, ScoreMaskedInputs, workers="share"
+)
 BERT2BERT = StageKind(
     "nlgraft.stages.run.masked_lm_stages:begin_encoder_decoder", Bert2BertSettings, Bert2BertInputs
 )
@@ -373,8 +375,11 @@ TRAIN_CLASSIFIER = StageKind(
     "nlgraft.stages.run.masked_lm_stages:train_classifier",
     TrainClassifierSettings,
     ClassifierInputs,
-    is_distributed=True,
+    workers="train",
 )
 SCORE_CLASSIFIER = StageKind(
-    "nlgraft.stages.run.masked_lm_stages:score_classifier", ScoreClassifierSettings, ScoreClassifierInputs
+    "nlgraft.stages.run.masked_lm_stages:score_classifier",
+    ScoreClassifierSettings,
+    ScoreClassifierInputs,
+    workers="share",
 )

@@ -565,13 +565,14 @@ class ScoreInputs(Inputs[T]):
 
 
 TRAIN = StageKind(
-    "nlgraft.stages.run.seq2seq_stages:train", TrainSettings, TrainInputs, version=2, is_distributed=True
+    "nlgraft.stages.run.seq2seq_stages:train", TrainSettings, TrainInputs, version=2, workers="train"
 )
 TRANSLATE = StageKind(
     "nlgraft.stages.run.seq2seq_stages:translate",
     TranslateSettings,
     TranslateInputs,
     version=4,
+    workers="share",
 )
 LAST_SENTENCE = StageKind(
     "nlgraft.stages.run.seq2seq_stages:keep_last_sentence",
@@ -682,5 +683,6 @@ LEARNED_SCORE = StageKind(
     "nlgraft.stages.run.seq2seq_stages:score_learned",
     LearnedScoreSettings,
     LearnedScoreInputs,
+    workers="first",
     check="nlgraft.stages.kind_checks:learned_metrics",
 )

@@ -10,7 +10,7 @@ A kind is declared once::
         start: T | None = None
 
     TRAIN = StageKind(
-        "nlgraft.stages.run.seq2seq_stages:train", TrainSettings, TrainInputs, is_distributed=True
+        "nlgraft.stages.run.seq2seq_stages:train", TrainSettings, TrainInputs, workers="train"
     )
 
 A graph builds a stage with ``TRAIN.stage("finetuned", TrainSettings(...), TrainInputs(encoded=encoded))``,
@@ -29,7 +29,7 @@ from nlgraft.basics.errors import ContractError
 from nlgraft.basics.strict_config import StrictConfig
 from nlgraft.nn.context_config import LanguageModelConfig
 from nlgraft.pipeline.fingerprint import canonical_json
-from nlgraft.pipeline.stage import Stage, StageContext, StageGraph, Work
+from nlgraft.pipeline.stage import Stage, StageContext, StageGraph, StageWorkers, Work
 from nlgraft.stages.config_parts import VECTOR_METHODS, VectorKind, VectorsConfig
 from nlgraft.text.corpus_config import Split
 from nlgraft.text.tokenizer_config import LearnedTokenizerConfig
@@ -93,7 +93,7 @@ class StageKind(Generic[SettingsT, InputsT]):
         settings: Type of its settings.
         inputs: Type of its inputs, a subclass of ``Inputs``.
         version: Raised whenever the same settings and inputs would give another artifact.
-        is_distributed: Runs on the worker group of a trial with several workers.
+        workers: See ``Stage``.
         keeps: See ``Stage``.
         check: ``package.module:function`` that looks at the data of its stages before anything runs; None if
             there is nothing to look at.
@@ -103,7 +103,7 @@ class StageKind(Generic[SettingsT, InputsT]):
     settings: type[SettingsT]
     inputs: type[InputsT]
     version: int = 1
-    is_distributed: bool = False
+    workers: StageWorkers = "none"
     keeps: Literal["weights", "states", "means"] | None = None
     check: str | None = None
 
@@ -125,7 +125,7 @@ class StageKind(Generic[SettingsT, InputsT]):
             config=settings.model_dump(mode="json"),
             inputs=named,
             seed=seed,
-            is_distributed=self.is_distributed,
+            workers=self.workers,
             locations=locations or {},
             work=settings.work(named),
             keeps=self.keeps,
@@ -327,11 +327,10 @@ def _vocab_size(stage: Stage) -> int:
 
 
 PRECISION = StageKind(
-    # Distributed, so that the workers are measured and not the driver of a trial with several of them.
     "nlgraft.stages.run.context_stages:choose",
     NoSettings,
     NoInputs,
-    is_distributed=True,
+    workers="share",
 )
 
 
@@ -385,7 +384,7 @@ LANGUAGE_MODEL = StageKind(
     "nlgraft.stages.run.language_model_stages:train",
     LanguageModelSettings,
     LanguageModelInputs,
-    is_distributed=True,
+    workers="train",
 )
 UNTRAINED_LANGUAGE_MODEL = StageKind(
     "nlgraft.stages.run.language_model_stages:write_untrained",

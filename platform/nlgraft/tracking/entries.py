@@ -292,9 +292,9 @@ def upstream_trainings(graph: StageGraph) -> frozenset[str]:
     """Name the training stages of a trial except the deepest: their curves carry the stage's name.
 
     A trial's record prefixes them in the same way. While a trial runs, it is unknown which stages will write
-    ``train/loss``; the stages that may run on a worker group are taken to be the trainings.
+    ``train/loss``.
     """
-    trainings = sorted((stage for stage in graph.stages if stage.is_distributed), key=graph.depth)
+    trainings = sorted((stage for stage in graph.stages if stage.is_training), key=graph.depth)
     return frozenset(stage.name for stage in trainings[:-1])
 
 

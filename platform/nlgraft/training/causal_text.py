@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.inputs import pack
+from nlgraft.evaluation.shares import SHARE
 from nlgraft.nn.batch import Movable, Tokens
 from nlgraft.nn.modes import evaluating
 from nlgraft.nn.transformers_lms import TransformersCausalLM
@@ -275,14 +276,15 @@ def target_confidences(
     model: TransformersCausalLM, pairs: Prompted, device: torch.device | str
 ) -> list[list[float]]:
     """Compute the probability of every token of every target after its prompt."""
-    confidences: list[list[float]] = [[] for _ in range(len(pairs.sequences))]
+    confidences: dict[int, list[float]] = {}
+    share = SHARE.get()
     with evaluating(model):
-        for rows in LengthBatches(pairs.sequences.lengths, _SCORING_TOKENS, 0).in_order():
+        for rows in share.of(LengthBatches(pairs.sequences.lengths, _SCORING_TOKENS, 0).in_order()):
             logits_PV, tokens_P, row_P = predict_targets(model, pairs.pack(rows).to(device))
             probability_P = logits_PV.float().softmax(-1).gather(1, tokens_P[:, None])[:, 0]
-            for place, row in enumerate(rows):
+            for place, row in enumerate(rows.tolist()):
                 confidences[row] = probability_P[row_P == place].tolist()
-    return confidences
+    return share.gather_rows(confidences)
 
 
 def check_positions(model: TransformersCausalLM, max_tokens: int) -> None:

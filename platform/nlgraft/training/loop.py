@@ -157,8 +157,6 @@ class _Loop:
         self.evaluate = evaluate
         self.device = torch.device(context.device)
         self.workers = Workers(context.rank, context.world_size, self.device)
-        if self.workers.size > 1 and self.device.index is not None:
-            torch.accelerator.set_device_index(self.device)  # FSDP and gathered objects take the current one
         self.is_sharded = context.is_sharded and self.workers.size > 1
         finetune_part(model, training.learned, derive_seed(context.seed, "adapters"))
         model.to("cpu" if self.is_sharded else self.device)

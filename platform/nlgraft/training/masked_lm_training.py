@@ -18,6 +18,7 @@ from torch import Tensor
 from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.classification import evaluate_probabilities
 from nlgraft.evaluation.scores import Evaluation
+from nlgraft.evaluation.shares import SHARE
 from nlgraft.evaluation.sufficient import Statistics
 from nlgraft.nn.batch import Movable, Tokens
 from nlgraft.nn.conversion.encoders import PredictionHead
@@ -223,12 +224,12 @@ def class_probabilities(
     model: Classifier, data: LabelledData, num_classes: int, device: torch.device | str = "cpu"
 ) -> NDArray[np.float64]:
     """Compute the probability of each class of every line, [N, C], with the model in evaluation mode."""
-    probabilities_NC = np.zeros((len(data), num_classes))
+    probabilities_NC, share = np.zeros((len(data), num_classes)), SHARE.get()
     with evaluating(model):
-        for rows, batch in data.in_order():
+        for rows, batch in share.of(data.in_order()):
             logits_BC = model(batch.to(device).tokens).double()
             probabilities_NC[rows] = logits_BC.softmax(-1).cpu().numpy()
-    return probabilities_NC
+    return np.sum(share.gather(probabilities_NC), axis=0)
 
 
 def evaluate_classifier(

@@ -28,7 +28,7 @@ def stage_graph(config, *, seed, splits):
     """A training alone."""
     settings = config.model_dump(exclude={"data"})
     run = f"{__name__}:run_training"
-    return StageGraph(Stage(name="training", run=run, config=settings, seed=seed, is_distributed=True))
+    return StageGraph(Stage(name="training", run=run, config=settings, seed=seed, workers="train"))
 
 
 def run_training(context):

@@ -60,7 +60,7 @@ def stage_graph(config, *, seed, splits):
         config=config.model_dump(exclude={"data", "upstream", "upstream_pause_s"}),
         inputs={"upstream": upstream},
         seed=seed,
-        is_distributed=True,
+        workers="train",
     )
     scores = Stage(
         name="scores",

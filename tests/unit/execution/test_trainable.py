@@ -270,7 +270,7 @@ def fits(monkeypatch):
 
 def run(max_failures=0):
     losses, reporter = Losses(max_failures), RecordingReporter(NullReporter())
-    stage = Stage(name="train", run="a.b:c", is_distributed=True)
+    stage = Stage(name="train", run="a.b:c", workers="train")
     group = WorkerGroup(Resources(workers=WorkerRange(min=1, max=4), max_failures=max_failures), "")
     run_on_workers(stage, StorePlace("store"), group, reporter, losses, lambda is_waiting_for_workers: None)
     return losses, reporter
@@ -308,7 +308,7 @@ def test_train_gets_the_range(tmp_path, monkeypatch, workers, num_workers):
     kwargs = {}
     monkeypatch.setattr(distributed_stages, "TorchTrainer", lambda loop, **options: kwargs.update(options))
     group = WorkerGroup(Resources(workers=workers), str(tmp_path))
-    stage = Stage(name="train", run="a.b:c", is_distributed=True)
+    stage = Stage(name="train", run="a.b:c", workers="train")
     distributed_stages._new_trainer(stage, StorePlace("store"), group, None, 0, ())
     scaling = kwargs["scaling_config"]
     assert scaling.num_workers == num_workers

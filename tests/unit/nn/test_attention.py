@@ -4,12 +4,20 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
 
 from nlgraft.basics.errors import ContractError
 from nlgraft.nn.attention import Attention, Memory, concatenate, split
-from nlgraft.nn.batch import Tokens, truncate_middle
+from nlgraft.nn.batch import Batch, Tokens, truncate_middle
 from nlgraft.nn.embedding import LearnedPositions, SinusoidalPositions, sinusoids
+from nlgraft.nn.language_models import UniLM
+from nlgraft.nn.model import Seq2Seq
+from nlgraft.nn.model_config import LlamaConfig, TransformerConfig
+from nlgraft.nn.transformers_lms import fresh_llama
 from tests.tensors import assert_near
+from tests.tiny_models import UNI
 
 
 def identity_attention(dim=2, heads=1):
@@ -73,8 +81,36 @@ def test_banks_are_put_together_and_taken_apart():
     assert concatenate(bank[:1]) is bank[0]
 
 
-def test_no_mask_without_padding():
-    assert memory_of([[[1.0], [2.0]]]).mask is None
+class Masks(TorchFunctionMode):
+    """Keeps the masks with which attention is computed."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is F.scaled_dot_product_attention:
+            self.seen.append((kwargs or {}).get("attn_mask", args[3] if len(args) > 3 else None))
+        return func(*args, **kwargs or {})
+
+
+def translated(tokens):
+    sizes = {"d_model": 16, "ffn_dim": 16, "num_heads": 2, "dropout": 0.0}
+    return Seq2Seq(TransformerConfig(preset="tiny", **sizes), 12, 12)(Batch([tokens], tokens, tokens.ids))
+
+
+def continued(tokens):
+    llama = fresh_llama(LlamaConfig(d_model=16, num_heads=2), 12, end_id=1, max_tokens=9, seed=1)
+    return llama(tokens.ids)
+
+
+@pytest.mark.parametrize("compute", [translated, continued, lambda tokens: UniLM(UNI)(tokens).output])
+def test_flash_kernels_can_be_chosen_where_nothing_is_padded(compute):
+    """They take no mask on a GPU; on a CPU, where they take one, they have to be there."""
+    with Masks() as masks, sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        compute(Tokens.from_lists([[4, 5, 6], [7, 8, 9]])).sum().backward()
+    assert len(masks.seen) >= 2
+    assert masks.seen == [None] * len(masks.seen)
 
 
 @pytest.mark.parametrize(

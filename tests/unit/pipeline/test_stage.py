@@ -52,7 +52,7 @@ def test_every_part_counts(changes):
 
 
 def test_how_it_runs_does_not_count():
-    assert stage() == stage(run="elsewhere:run", is_distributed=True)
+    assert stage() == stage(run="elsewhere:run", workers="train")
     assert len({stage(), stage(run="elsewhere:run")}) == 1
 
 

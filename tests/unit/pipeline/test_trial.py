@@ -201,9 +201,9 @@ def test_busy_stage(store):
 
 def test_distributed_stage_goes_to_the_workers(store):
     """Every rank runs it; rank 0 publishes, what the others wrote is dropped."""
-    first = number(1, is_distributed=True)
+    first = number(1, workers="train")
     graph = StageGraph(
-        Stage(name="ranked", run="pipeline_stages:run_ranked", inputs={"a": first}, is_distributed=True)
+        Stage(name="ranked", run="pipeline_stages:run_ranked", inputs={"a": first}, workers="train")
     )
     requested = []
 
@@ -219,7 +219,7 @@ def test_distributed_stage_goes_to_the_workers(store):
 
 
 def test_workers_that_publish_nothing(store):
-    graph = StageGraph(number(1, is_distributed=True))
+    graph = StageGraph(number(1, workers="train"))
     with pytest.raises(TrialFailed, match="number: ContractError: its workers ended without"):
         run(graph, store, distribute=lambda stage: None)
 
@@ -236,7 +236,7 @@ def test_failure_after_another_owner_published(store):
         execute_stage(stage, store, reporter=NullReporter())
         raise RuntimeError("connection lost at the end")
 
-    graph = StageGraph(Stage(name="ranked", run="pipeline_stages:run_ranked", is_distributed=True))
+    graph = StageGraph(Stage(name="ranked", run="pipeline_stages:run_ranked", workers="train"))
     assert run(graph, store, distribute=publish_and_raise).state == "finished"
 
 
@@ -318,6 +318,6 @@ def test_full_disk_leaves_no_record_but_the_reason(store, monkeypatch):
     def wrap(stage):
         raise RuntimeError("I/O error: No space left on device (os error 28)")
 
-    record = run(StageGraph(number(1, is_distributed=True)), store, distribute=wrap)
+    record = run(StageGraph(number(1, workers="train")), store, distribute=wrap)
     assert record.state == "killed"
     assert record.reason.startswith(f"disk full at {store.uri}; free space there (RuntimeError: I/O error")

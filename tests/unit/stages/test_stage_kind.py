@@ -21,7 +21,7 @@ class _Inputs(Inputs[T]):
     splits: Mapping[str, T] = field(default_factory=dict)
 
 
-KIND = StageKind("package.module:function", _Settings, _Inputs, version=2, is_distributed=True)
+KIND = StageKind("package.module:function", _Settings, _Inputs, version=2, workers="train")
 
 
 def _leaf(name):
@@ -47,7 +47,7 @@ def test_a_running_stage_reads_back_what_the_graph_asked_for(tmp_path):
         encoded=tmp_path / "encoded",
         splits={"dev": tmp_path / "splits/dev", "test": tmp_path / "splits/test"},
     )
-    assert (stage.version, stage.seed, stage.is_distributed) == (2, 7, True)
+    assert (stage.version, stage.seed, stage.is_training) == (2, 7, True)
 
 
 def test_every_setting_and_input_enters_the_fingerprint():

@@ -121,17 +121,19 @@ def test_states_take_their_numbers_of_each_token_of_their_stream(precision, sele
 
 
 @pytest.mark.parametrize(
-    ("batch", "num_tokens"),
+    ("batch", "num_tokens", "num_steps"),
     [
         # a line has 58 bytes of the source and 29 of the target, a token 2.9 with a vocabulary of 1,000
-        ({"batch_sentences": 10}, 150),
-        ({"batch_sentences": 10, "accumulation": 2}, 300),
-        ({"batch_characters": 580}, 210),  # .7 of 20 lines of 29 characters
-        ({"batch_sentences": 500}, 1500),  # there are 100
-        ({"batch_tokens": 700}, 700),
+        ({"batch_sentences": 10}, 150, 100),
+        ({"batch_sentences": 10, "accumulation": 2}, 300, 100),
+        ({"batch_characters": 580}, 210, 100),  # .7 of 20 lines of 29 characters
+        ({"batch_sentences": 500}, 1500, 100),  # there are 100
+        ({"batch_tokens": 700}, 700, 100),
+        ({"batch_sentences": 10, "accumulation": 2, "max_epochs": 3}, 300, 15),
+        ({"batch_tokens": 700, "max_epochs": 7}, 700, 15),
     ],
 )
-def test_what_a_batch_of_lines_holds_is_counted_in_the_text(batch, num_tokens):
+def test_what_batches_and_epochs_hold_is_counted_in_the_text(batch, num_tokens, num_steps):
     corpus = Stage(name="corpus", run="m:f", locations={"corpus": {}})
     sides = {"source 0": TextSize(100, 2900, 5800), "target": TextSize(100, 1450, 2900)}
     sides |= {"label": TextSize(100, 100, 100)}
@@ -140,7 +142,7 @@ def test_what_a_batch_of_lines_holds_is_counted_in_the_text(batch, num_tokens):
         run="m:f",
         config={"train": batch, "model": {"vocab_size": 1000}},
         inputs={"corpus": corpus},
-        work=Work(100, 700, 1_000_000),
+        work=Work(None if "max_epochs" in batch else 100, 700, 1_000_000),
     )
     cost = cost_of([(trained, 1)], {}, Resources(), {corpus.fingerprint: {"train": sides}})
-    assert cost.seconds == pytest.approx(100 * (0.02 + 6 * 1.6e6 * num_tokens / 7e10), rel=1e-2)
+    assert cost.seconds == pytest.approx(num_steps * (0.02 + 6 * 1.6e6 * num_tokens / 7e10), rel=1e-2)

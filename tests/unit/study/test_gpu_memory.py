@@ -18,7 +18,7 @@ SEVEN_BILLION = {"llama": {"d_model": 4096, "num_layers": 32, "ffn_dim": 11008, 
 def training(num_parameters, tokens, config, **train):
     work = Work(num_steps=5, tokens_per_step=tokens, num_parameters=num_parameters)
     config = {**config, "train": {"accumulation": 2, "optimizer": "adamw", **train}}
-    return Stage(name="finetuned", run="m:f", config=config, work=work, is_distributed=True)
+    return Stage(name="finetuned", run="m:f", config=config, work=work, workers="train")
 
 
 @pytest.mark.parametrize("is_on", [False, True])

@@ -81,8 +81,8 @@ def test_levels_differ_in_their_first_ten_characters():
 
 def test_all_trainings_but_the_deepest_are_set_apart():
     data = Stage(name="corpus", run="toy:corpus")
-    upstream = Stage(name="upstream", run="toy:train", inputs={"data": data}, is_distributed=True)
-    finetune = Stage(name="finetune", run="toy:train", inputs={"model": upstream}, is_distributed=True)
+    upstream = Stage(name="upstream", run="toy:train", inputs={"data": data}, workers="train")
+    finetune = Stage(name="finetune", run="toy:train", inputs={"model": upstream}, workers="train")
     scores = Stage(name="scores", run="toy:score", inputs={"model": finetune})
     assert upstream_trainings(StageGraph(scores)) == {"upstream"}
     assert upstream_trainings(StageGraph(data)) == frozenset()

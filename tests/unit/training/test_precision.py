@@ -13,7 +13,7 @@ from nlgraft.basics.errors import ContractError
 from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import execute_stage
-from nlgraft.stages.stage_kind import PRECISION, StageKind, TrainingSettings
+from nlgraft.stages.stage_kind import StageKind, TrainingSettings
 from nlgraft.training import precision
 from nlgraft.training.loop import train
 from nlgraft.training.losses import Seq2SeqObjective
@@ -117,7 +117,7 @@ def test_only_auto_has_the_stage_and_all_its_trainings_share_one():
         for steps in (1, 2)
     )
     assert first == other
-    assert first[PRECISION_INPUT].is_distributed == PRECISION.is_distributed is True
+    assert first[PRECISION_INPUT].workers == "share"
 
 
 def test_a_trial_runs_the_measurement_first_and_records_it(tmp_path, monkeypatch):

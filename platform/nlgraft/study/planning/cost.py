@@ -203,34 +203,35 @@ def estimated_cost(
         return _START_S, _BYTES_PER_WEIGHT * _num_parameters(stage)
     if stage.keeps is not None:
         return _states_cost(stage, resources, corpora or {})
-    if stage.work is None or stage.work.num_steps is None:
+    if stage.work is None:
         return None
     parameters = _num_parameters(stage)
-    if not parameters:
+    steps, tokens = _steps_of_text(stage, stage.work, corpora or {})
+    if not parameters or steps is None:
         return None
-    tokens = _tokens_of_text(stage, corpora or {}) or stage.work.tokens_per_step
-    work = replace(stage.work, num_parameters=parameters, tokens_per_step=tokens)
+    work = replace(stage.work, num_steps=steps, num_parameters=parameters, tokens_per_step=tokens)
     return _training_s(work, resources, None) or 0.0, _BYTES_PER_WEIGHT * parameters
 
 
-def _tokens_of_text(stage: Stage, corpora: Corpora) -> int | None:
-    """Estimate the tokens of a batch that is counted in sentences or characters, from the text itself."""
+def _steps_of_text(stage: Stage, work: Work, corpora: Corpora) -> tuple[int | None, int]:
+    """Estimate steps, and tokens of a step, from the text where epochs, lines or characters are counted."""
     train, corpus = stage.config.get("train"), stage.inputs.get("corpus")
-    if corpus is None or not isinstance(train, Mapping):
-        return None
-    by_role = corpora.get(corpus.fingerprint, {}).get("train", {})
+    by_role = {} if corpus is None else corpora.get(corpus.fingerprint, {}).get("train", {})
     sides = [side for role, side in by_role.items() if role != "label"]
-    if not sides:
-        return None
+    if not sides or not isinstance(train, Mapping):
+        return work.num_steps, work.tokens_per_step
     num_lines, number = sides[0].num_lines, train.get("batch_sentences")
     if characters := train.get("batch_characters"):
         number = _FILLED * characters * num_lines / max(side.num_characters for side in sides)
-    if number is None:
-        return None
     # Encoder and decoder have half of the weights each; several sources pass through one encoder.
-    side_bytes = sum(side.num_bytes for side in sides) / min(2, len(sides)) / num_lines
-    num_tokens = min(num_lines, number) * side_bytes / _bytes_per_token(stage)
-    return round(num_tokens * train.get("accumulation", 1))
+    num_bytes = sum(side.num_bytes for side in sides) / min(2, len(sides))
+    num_tokens, tokens_per_step = num_bytes / _bytes_per_token(stage), work.tokens_per_step
+    if number is not None:
+        share = min(num_lines, number) / num_lines
+        tokens_per_step = round(num_tokens * share * train.get("accumulation", 1))
+    if work.num_steps is not None:
+        return work.num_steps, tokens_per_step
+    return math.ceil(train["max_epochs"] * num_tokens / max(1, tokens_per_step)), tokens_per_step
 
 
 def _bytes_per_token(stage: Stage) -> float:
@@ -331,7 +332,7 @@ def gpu_notes(stages: Iterable[Stage], resources: Resources) -> tuple[list[str],
     """Tell what the largest training takes of a GPU; those that do not fit, one a name, are problems."""
     needs: dict[str, dict[str, float]] = {}
     for stage in stages:
-        parts = gpu_memory(stage, resources) if stage.is_distributed and resources.gpus_per_worker else {}
+        parts = gpu_memory(stage, resources) if stage.is_training and resources.gpus_per_worker else {}
         if sum(parts.values()) > sum(needs.get(stage.name, {}).values()):
             needs[stage.name] = parts
     totals = {name: sum(parts.values()) for name, parts in needs.items()}

@@ -104,7 +104,7 @@ def stage_graph(config, *, seed, splits):
         },
         inputs={"transfer": transfer, "corpus": corpus},
         seed=seed,
-        is_distributed=True,
+        workers="train",
     )
     scores = Stage(
         name="scores", run="toy_stages:run", config={"splits": list(splits)}, inputs={"model": finetune}
