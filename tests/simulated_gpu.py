@@ -100,10 +100,8 @@ class OnGpu(torch.Tensor):
 class _EveryOperation(TorchDispatchMode):
     """Also sees operations that make tensors, which take none."""
 
-    def __torch_dispatch__(
-        self, operation: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        return _run(operation, args, kwargs or {})
+    def __torch_dispatch__(self, *args: Any) -> Any:
+        return OnGpu.__torch_dispatch__(*args)
 
 
 def _is_simulated(device: Any) -> bool:

@@ -15,16 +15,24 @@ def test_what_stages_write_is_accepted(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "points", [1, [1], [[1, 2]], [[1, 2, 3, 4]], [[1, "low", 3]], ["123"], [[1, 2, 3], 4]]
+    ("name", "metric", "message", "values"),
+    [
+        (
+            "curves",
+            "dev/loss",
+            r"\[step, value, unix_ms\]",
+            [1, [1], [[1, 2]], [[1, 2, 3, 4]], [[1, "low", 3]], ["123"], [[1, 2, 3], 4]],
+        ),
+        (
+            "metrics",
+            "test/bleu",
+            r"\"value\": a number",
+            [3, None, {}, {"value": None}, {"value": True}, {"value": "high"}],
+        ),
+    ],
 )
-def test_what_is_no_curve_is_refused(tmp_path, points):
-    (tmp_path / "curves.json").write_text(json.dumps({"dev/loss": points}))
-    with pytest.raises(ContractError, match=r"^curves.json: dev/loss.*\[step, value, unix_ms\]"):
-        check_results(tmp_path)
-
-
-@pytest.mark.parametrize("entry", [3, None, {}, {"value": None}, {"value": True}, {"value": "high"}])
-def test_what_is_no_metric_is_refused(tmp_path, entry):
-    (tmp_path / "metrics.json").write_text(json.dumps({"test/bleu": entry}))
-    with pytest.raises(ContractError, match=r"^metrics.json: test/bleu.*\"value\": a number"):
-        check_results(tmp_path)
+def test_what_is_no_curve_or_metric_is_refused(tmp_path, name, metric, message, values):
+    for value in values:
+        (tmp_path / f"{name}.json").write_text(json.dumps({metric: value}))
+        with pytest.raises(ContractError, match=f"^{name}.json: {metric}.*{message}"):
+            check_results(tmp_path)
