@@ -249,7 +249,9 @@ class ChangedSide:
         """Split tokens of a word; where none was split, merge some."""
         pieces = [piece for identity in ids for piece in self._split(identity, draw)]
         # A word is not merged as well, which could undo its cuts.
-        return pieces if len(pieces) > len(ids) else self._merge(ids, draw)
+        if len(pieces) > len(ids):
+            return pieces
+        return self._merge(ids, draw)
 
     def _split(self, identity: int, draw: Callable[[], float]) -> list[Piece]:
         boundaries, rates = self._boundaries[identity], self._rates
@@ -268,7 +270,9 @@ class ChangedSide:
             # a piece with an embedding of its own would give the generator nothing to learn
             if self.vocabulary.find(piece) is None:
                 cuts.append(offset)
-        return [*map(self._id_or_token, split_tok(tok, cuts))] if cuts else [identity]
+        if cuts:
+            return [*map(self._id_or_token, split_tok(tok, cuts))]
+        return [identity]
 
     def _merge(self, ids: Sequence[int], draw: Callable[[], float]) -> list[Piece]:
         is_normal = self.vocabulary.is_normal

@@ -394,7 +394,9 @@ class TrainCausalSettings(TrainingSettings[PackedTrainConfig]):
     @property
     def layers(self) -> tuple[int, int] | None:
         """Weights of the layers, and width, of a fresh model."""
-        return None if self.llama is None else (self.llama.num_layer_parameters, self.llama.d_model)
+        if self.llama is None:
+            return None
+        return (self.llama.num_layer_parameters, self.llama.d_model)
 
 
 class DistilSettings(TrainingSettings[TrainConfig]):

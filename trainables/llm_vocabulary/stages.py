@@ -402,7 +402,9 @@ def _prompts(tokenizer: Any, sources: list[str], settings: PairSettings) -> tupl
 
 def _pairs(encoded: Encoded) -> Prompted | None:
     """Return the prompts and targets of a split; None if it has lines alone."""
-    return Prompted(encoded.stream(TEXT), encoded.stream(TARGET)) if TARGET in encoded.streams else None
+    if TARGET not in encoded.streams:
+        return None
+    return Prompted(encoded.stream(TEXT), encoded.stream(TARGET))
 
 
 def _sequences(encoded: Encoded) -> Ragged:
@@ -483,7 +485,9 @@ def _untrained(inputs: MeasureInputs[Path]) -> np.ndarray[tuple[int, ...], np.dt
     plan = TransferPlan.load(inputs.plans / f"plan-{SIDE}")
     new = np.setdiff1d(np.arange(len(plan)), plan.rows(*KEPT))
     file = inputs.model / READ_FILE  # which a model without a training lacks
-    return new[load_file(file)["counts"][new] == 0] if file.is_file() else new
+    if file.is_file():
+        return new[load_file(file)["counts"][new] == 0]
+    return new
 
 
 def generate(context: StageContext) -> None:

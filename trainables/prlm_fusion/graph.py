@@ -115,7 +115,11 @@ def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageG
 
 
 def _trained(
-    config: Config, corpus: Stage, prlms: Mapping[str, Prlm], seed: int, name: str = "trained"
+    config: Config,
+    corpus: Stage,
+    prlms: Mapping[str, Prlm],
+    seed: int,
+    name: str = "trained",
 ) -> tuple[Stage, EncodedText, View]:
     """Train the model, after its first stage if it has one; return it with what it reads, and how."""
     model = transformer(config)
@@ -169,11 +173,17 @@ def _prlm(config: Config, name: str, text: MaskedText | None, seed: int) -> Prlm
     return replace(prlm, encoder=drawn)
 
 
-def _text(config: Config, corpus: Stage, prlms: Mapping[str, Prlm], *, is_direct: bool) -> EncodedText:
+def _text(
+    config: Config,
+    corpus: Stage,
+    prlms: Mapping[str, Prlm],
+    *,
+    is_direct: bool,
+) -> EncodedText:
     """Encode the task's text, including the input of the pretrained models unless their states are stored."""
     tokenizers = seq2seq_graph.tokenizers("downstream", config.tokenizer, {"downstream": corpus})
     streams = {context_graph.context_side(name).stream: prlm.tokenizer for name, prlm in prlms.items()}
-    all_tokenizers = {**tokenizers, **streams}
+    all_tokenizers = tokenizers | streams
     name = "_".join(("downstream", *prlms))
     text = seq2seq_graph.encode(
         name,

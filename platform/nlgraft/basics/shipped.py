@@ -33,7 +33,9 @@ class _SystemFinder:
     ) -> ModuleSpec | None:
         first, *inner = name.split(".")
         folder = _ROOT.joinpath(*[first, *inner][:-1])
-        return PathFinder.find_spec(name, [str(folder)]) if first == SYSTEMS_PACKAGE else None
+        if first == SYSTEMS_PACKAGE:
+            return PathFinder.find_spec(name, [str(folder)])
+        return None
 
 
 def make_importable() -> None:

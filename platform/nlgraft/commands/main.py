@@ -207,7 +207,12 @@ def _run(study: Study, is_json: bool, address: str | None, **options: Any) -> No
 )
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="Default: the first seed of the study.")
 @has_json
-def trial(study: Study, cell: tuple[str, ...], seed: int | None, is_json: bool) -> None:
+def trial(
+    study: Study,
+    cell: tuple[str, ...],
+    seed: int | None,
+    is_json: bool,
+) -> None:
     """Run one trial in this process, without Ray: for debugging.
 
     stderr tells why each stage runs or is reused, and what it reports.
@@ -305,7 +310,11 @@ def watch(study: Study, out: Path | None) -> None:
     help="Another study of the same store, in the same text: a file or a name. Repeatable; md or html.",
 )
 def report(
-    study: Study, formats: tuple[str, ...], out: Path | None, paper: Path | None, others: tuple[str, ...]
+    study: Study,
+    formats: tuple[str, ...],
+    out: Path | None,
+    paper: Path | None,
+    others: tuple[str, ...],
 ) -> None:
     """Report the results that the store holds of a study.
 

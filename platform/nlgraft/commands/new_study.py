@@ -142,7 +142,8 @@ def write_study(
     template = _template(system)
     _check_options(template, system, text, upstream, checkpoint, languages)
     folder = out.with_name(f"{out.stem}_text")
-    if taken := [str(path) for path in (out, folder) if path.exists()]:
+    taken = [str(path) for path in (out, folder) if path.exists()]
+    if taken:
         raise DataError(f"{' and '.join(taken)}: there already; give another --out")
     corpus = text.read()
     notes: list[str] = []
@@ -392,13 +393,19 @@ def _split(
             "some that train lacks"
         )
     class_sizes = Counter(train.labels or [])
-    if alone := sorted(label for label, number in class_sizes.items() if number == 1):
+    alone = sorted(label for label, number in class_sizes.items() if number == 1)
+    if alone:
         classes = count(len(alone), "class", "classes")
         notes.append(f"in train alone, {classes} of one example: {name_some(alone)}")
     return splits
 
 
-def _without(corpus: Corpus, held_out: Mapping[str, Corpus], option: str, notes: list[str]) -> Corpus:
+def _without(
+    corpus: Corpus,
+    held_out: Mapping[str, Corpus],
+    option: str,
+    notes: list[str],
+) -> Corpus:
     """Leave out what shares a source or a target with text that is held out, and refuse what is too short."""
     held_keys = {key for lines in held_out.values() for keys in _keys(lines) for key in keys}
     kept = corpus.at([n for n, keys in enumerate(_keys(corpus)) if held_keys.isdisjoint(keys)])
@@ -476,7 +483,7 @@ def _text_values(
         parts = _divide(train, {"downstream": len(train) - num_upstream, "upstream": num_upstream})
         apart = _write_splits(folder, "upstream_", {"train": parts["upstream"]})
         downstream = _write_splits(folder, "downstream_", {"train": parts["downstream"]})
-        task = {**files["both"], **downstream["both"]}
+        task = files["both"] | downstream["both"]
     else:
         apart = _write_splits(folder, "upstream_", upstream)
         task = files["both"]
@@ -485,8 +492,8 @@ def _text_values(
         "sides": files,
         "upstream": {**(files if upstream is None else apart), "is_own": upstream is None},
         "apart": {
-            "upstream": {**files["both"], **apart["both"]},
-            "upstream_source": {**files["source"], **apart["source"]},
+            "upstream": files["both"] | apart["both"],
+            "upstream_source": files["source"] | apart["source"],
             "downstream": task,
         },
     }
@@ -609,7 +616,12 @@ def _released(directory: Path) -> dict[str, Any]:
     }
 
 
-def _write_fitting(template: str, system: System, values: Mapping[str, Any], out: Path) -> dict[str, Plan]:
+def _write_fitting(
+    template: str,
+    system: System,
+    values: Mapping[str, Any],
+    out: Path,
+) -> dict[str, Plan]:
     """Write the study; where a scale would take too long here, write it again with fewer steps."""
     number = values["num_examples"]
     factors = {scale: min(1.0, max(_LEAST_SHARE, number / full)) for scale, full in _EXAMPLES.items()}

@@ -189,4 +189,6 @@ def _print_wrapped(*paragraphs: str) -> None:
 
 
 def _width() -> int:
-    return min(os.get_terminal_size().columns, 100) if sys.stdout.isatty() else _WIDTH
+    if sys.stdout.isatty():
+        return min(os.get_terminal_size().columns, 100)
+    return _WIDTH

@@ -84,7 +84,12 @@ def with_study(
 
     def declare(function: Callable[..., None]) -> Callable[..., None]:
         @wraps(function)
-        def command(study_file: str, overrides: tuple[str, ...], storage: str | None, **options: Any) -> None:
+        def command(
+            study_file: str,
+            overrides: tuple[str, ...],
+            storage: str | None,
+            **options: Any,
+        ) -> None:
             # Commands that start something take a file; those that look take a name as well.
             read = find_study if metavar == "STUDY" else read_study
             study = read(study_file, overrides, storage)

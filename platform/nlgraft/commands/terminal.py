@@ -63,7 +63,9 @@ def _table(
 def _console() -> Console:
     console = Console(file=sys.stdout, highlight=False)
     # In a file or a pipe, rich would wrap tables at 80 columns.
-    return console if console.is_terminal else Console(file=sys.stdout, highlight=False, width=_FILE_WIDTH)
+    if console.is_terminal:
+        return console
+    return Console(file=sys.stdout, highlight=False, width=_FILE_WIDTH)
 
 
 def _print(*renderables: Any) -> None:

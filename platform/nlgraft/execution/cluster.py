@@ -266,7 +266,9 @@ def num_local_gpus() -> int:
     if visible is not None:
         return len([entry for entry in visible.split(",") if entry.strip() not in ("", "-1")])
     listing = Path("/proc/driver/nvidia/gpus")
-    return len(list(listing.iterdir())) if listing.is_dir() else 0
+    if listing.is_dir():
+        return len(list(listing.iterdir()))
+    return 0
 
 
 def local_capacity() -> dict[str, float]:

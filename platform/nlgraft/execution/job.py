@@ -98,7 +98,7 @@ def _packed(request: JobRequest) -> tuple[str, JobPackage, dict[str, Any]]:
         )
     relative = path.relative_to(directory).as_posix()
     environment = runtime_env(directory)
-    environment["env_vars"] = {**environment.get("env_vars", {}), **_values(request.variables)}
+    environment["env_vars"] = environment.get("env_vars", {}) | _values(request.variables)
     store = (directory / Path(request.study.storage.path).expanduser()).resolve()
     is_below = store != directory and store.is_relative_to(directory)
     # Results of earlier runs, often the largest part of a working directory.
@@ -230,7 +230,12 @@ class JobPackage:
     _tracked: frozenset[str] | None
 
     @classmethod
-    def collect(cls, directory: Path, excludes: Sequence[str] = (), needs: Sequence[str] = ()) -> JobPackage:
+    def collect(
+        cls,
+        directory: Path,
+        excludes: Sequence[str] = (),
+        needs: Sequence[str] = (),
+    ) -> JobPackage:
         """Choose the files of a directory.
 
         Args:
@@ -275,7 +280,11 @@ class JobPackage:
         return name_some([f"{name} {size(num_bytes)}" for name, num_bytes in parts.most_common()])
 
     def _walk(
-        self, folder: str, specs: list[tuple[str, pathspec.GitIgnoreSpec]], *, can_return: bool
+        self,
+        folder: str,
+        specs: list[tuple[str, pathspec.GitIgnoreSpec]],
+        *,
+        can_return: bool,
     ) -> None:
         """Sort what lies in a folder (``""`` or ``a/b/``) into what is sent and what is not."""
         place = self.directory / folder
@@ -293,7 +302,11 @@ class JobPackage:
                 self._take(name, entry, reason, specs[0][1])
 
     def _take(
-        self, name: str, entry: os.DirEntry[str], reason: str, patterns: pathspec.GitIgnoreSpec
+        self,
+        name: str,
+        entry: os.DirEntry[str],
+        reason: str,
+        patterns: pathspec.GitIgnoreSpec,
     ) -> None:
         is_wanted = patterns.check_file(name).include is False
         if not reason and entry.is_symlink():
@@ -416,7 +429,12 @@ class JobServer:
         numbered = self._numbered(name)
         return numbered[max(numbered)] if numbered else None
 
-    def start(self, name: str, command: str, environment: Mapping[str, Any]) -> tuple[Job, bool]:
+    def start(
+        self,
+        name: str,
+        command: str,
+        environment: Mapping[str, Any],
+    ) -> tuple[Job, bool]:
         """Start a job of a study, unless one runs.
 
         Returns:

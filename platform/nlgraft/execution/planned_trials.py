@@ -327,7 +327,11 @@ class Replicates:
     """
 
     def __init__(
-        self, study: Study, store: ArtifactStore, cells: Sequence[Cell], splits: tuple[str, ...]
+        self,
+        study: Study,
+        store: ArtifactStore,
+        cells: Sequence[Cell],
+        splits: tuple[str, ...],
     ) -> None:
         self.granted = {cell.key: study.first_seeds for cell in cells}
         self._study = study

@@ -40,7 +40,10 @@ class RunningRecord:
     """
 
     def __init__(
-        self, study: Study, store: ArtifactStore, clock: Callable[[], float] = time.monotonic
+        self,
+        study: Study,
+        store: ArtifactStore,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._study = study
         self._store = store

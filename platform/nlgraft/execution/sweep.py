@@ -124,7 +124,12 @@ class _TuneSweep:
     """Ray Tune over a trial queue, on the Ray cluster that this process is connected to."""
 
     def __init__(
-        self, study: Study, store: ArtifactStore, queue: TrialQueue, driver: Driver, address: str | None
+        self,
+        study: Study,
+        store: ArtifactStore,
+        queue: TrialQueue,
+        driver: Driver,
+        address: str | None,
     ) -> None:
         # Imports ray.tune, which takes seconds that a completed study need not pay.
         from nlgraft.execution.sweep_board import DriverBoard
@@ -260,7 +265,9 @@ class _TuneSweep:
     def _search_cell(self, trial_id: str) -> str | None:
         """Key of the cell of a search trial; None for replicates, which are never stopped early."""
         trial = self._searcher.trial_of(trial_id)
-        return trial.cell.key if trial is not None and trial.kind == "search" else None
+        if trial is not None and trial.kind == "search":
+            return trial.cell.key
+        return None
 
     def _encode(self, trial: SweepTrial, batch_id: str) -> bytes:
         from nlgraft.execution.trainable import TrialSpec

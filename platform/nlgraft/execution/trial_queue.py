@@ -224,7 +224,12 @@ class TrialQueue:
             self.stop(f"the budget of {budget} trials is spent")
 
     def progress(
-        self, trial: SweepTrial, stage: str, step: int, metrics: Mapping[str, float], unix_ms: int
+        self,
+        trial: SweepTrial,
+        stage: str,
+        step: int,
+        metrics: Mapping[str, float],
+        unix_ms: int,
     ) -> None:
         """Pass a report of a running trial to the observer."""
         running = next((candidate for candidate in trial.graph.stages if candidate.name == stage), None)
@@ -245,7 +250,8 @@ class TrialQueue:
         self._release(trial)
         self._num_started -= 1  # it computed nothing, so the budget does not count it
         self._waiting.append(trial)
-        if (notice := self._deferrals.add(trial, owner)) is not None:
+        notice = self._deferrals.add(trial, owner)
+        if notice is not None:
             self._driver.observe(Notice(notice))
 
     def end(self, trial: SweepTrial, record: TrialRecord) -> None:

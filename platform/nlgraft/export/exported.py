@@ -365,7 +365,9 @@ class ExportedModel:
     def classify(self, lines: Sequence[str]) -> list[str]:
         """Find the likeliest label of every line; errors as for ``probabilities``."""
         labels, probabilities_NC = self.probabilities(lines)
-        return [labels[index] for index in probabilities_NC.argmax(1)] if lines else []
+        if lines:
+            return [labels[index] for index in probabilities_NC.argmax(1)]
+        return []
 
     def probabilities(self, lines: Sequence[str]) -> tuple[list[str], NDArray[np.float64]]:
         """Compute the probability of every label of every line.

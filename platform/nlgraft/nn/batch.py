@@ -88,7 +88,9 @@ def _moved(part: Any, device: torch.device | str) -> Any:
         return {name: _moved(inner, device) for name, inner in part.items()}
     if isinstance(part, list):
         return [_moved(inner, device) for inner in part]
-    return part.to(device, non_blocking=True) if isinstance(part, Tensor) else part.to(device)
+    if isinstance(part, Tensor):
+        return part.to(device, non_blocking=True)
+    return part.to(device)
 
 
 @dataclass(frozen=True)

@@ -126,7 +126,9 @@ def language_place(directory: Path) -> LanguagePlace:
     """
     settings = _read_json(directory / "config.json")
     config = settings if isinstance(settings, dict) else {}
-    return "first" if config.get("model_type") == "m2m_100" or _is_mbart_50(directory, config) else "last"
+    if config.get("model_type") == "m2m_100" or _is_mbart_50(directory, config):
+        return "first"
+    return "last"
 
 
 def _is_mbart_50(directory: Path, settings: dict[str, Any]) -> bool:

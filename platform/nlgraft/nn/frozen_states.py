@@ -170,7 +170,11 @@ def _batches(lengths_B: npt.NDArray[np.int64], batch_tokens: int) -> list[list[i
 
 
 def _create(
-    path: Path, offsets: npt.NDArray[np.int64], num_layers: int, width: int, precision: Precision
+    path: Path,
+    offsets: npt.NDArray[np.int64],
+    num_layers: int,
+    width: int,
+    precision: Precision,
 ) -> np.memmap:
     name, dtype = _DTYPES[precision]
     shape = (int(offsets[-1]), num_layers, width)

@@ -194,4 +194,6 @@ class Fusion(nn.Module):
 
     def at(self, site: Site, own_RTD: Tensor, flows: Sequence[Tensor]) -> Tensor:
         """Merge the flows [R, T, D] if ``site``, the point that the layer has reached, is the merge site."""
-        return own_RTD if self.merge is None or site != self.site else self.merge(own_RTD, flows)
+        if self.merge is None or site != self.site:
+            return own_RTD
+        return self.merge(own_RTD, flows)

@@ -149,7 +149,12 @@ class FineLayer(nn.Module):
     """
 
     def __init__(
-        self, config: FineEncoderConfig, d_model: int, num_heads: int, ffn_dim: int, eps: float = NORM_EPS
+        self,
+        config: FineEncoderConfig,
+        d_model: int,
+        num_heads: int,
+        ffn_dim: int,
+        eps: float = NORM_EPS,
     ) -> None:
         super().__init__()
         self.config = config
@@ -235,7 +240,9 @@ class FineEncoder(nn.Module):
 
     def after_layer(self, index: int, x_BTD: Tensor) -> Tensor:
         """Adapt the output [B, T, D] of a coarse encoder layer if there is an adapter after every layer."""
-        return self.adapters[index](x_BTD) if self.ffn_adapter == "per_layer" else x_BTD
+        if self.ffn_adapter == "per_layer":
+            return self.adapters[index](x_BTD)
+        return x_BTD
 
     def forward(self, coarse: Sequence[Memory]) -> list[Memory]:
         """Refine the coarse encoder's output, one memory [B, T, D] per source."""

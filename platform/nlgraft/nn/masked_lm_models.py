@@ -44,7 +44,12 @@ class MaskedBatch(Movable):
     labels: Tensor
 
     @classmethod
-    def of(cls, ids: Sequence[Sequence[int]], labels: Sequence[Sequence[int]], pad_id: int) -> MaskedBatch:
+    def of(
+        cls,
+        ids: Sequence[Sequence[int]],
+        labels: Sequence[Sequence[int]],
+        pad_id: int,
+    ) -> MaskedBatch:
         """Pack lines and their labels, begin and end included."""
         return cls(Tokens.from_lists(ids, pad_id), Tokens.from_lists(labels, NOT_PREDICTED).ids)
 

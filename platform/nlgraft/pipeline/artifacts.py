@@ -130,7 +130,9 @@ class Artifacts:
             other = self.manifest(manifest.name, manifest.fingerprint)
         except ArtifactDamaged:
             return None
-        return other if other is not None and self.damage(other) is None else None
+        if other is not None and self.damage(other) is None:
+            return other
+        return None
 
     def _remove_abandoned(self, manifest: Manifest) -> None:
         """Delete files of this artifact that killed writers left."""

@@ -68,7 +68,12 @@ class Guarded:
         is_reading: Tells if a method, given by its name, only reads.
     """
 
-    def __init__(self, inner: Any, check: Callable[[], object], is_reading: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        inner: Any,
+        check: Callable[[], object],
+        is_reading: Callable[[str], bool],
+    ) -> None:
         self._inner = inner
         self._check = check
         self._is_reading = is_reading

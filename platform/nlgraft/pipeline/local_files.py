@@ -193,7 +193,13 @@ class LocalFiles:
         return target
 
     @store_errors("read")
-    def damage(self, key: str, entries: Mapping[str, FileEntry], *, is_afresh: bool = False) -> str | None:
+    def damage(
+        self,
+        key: str,
+        entries: Mapping[str, FileEntry],
+        *,
+        is_afresh: bool = False,
+    ) -> str | None:
         """Compare sizes and checksums; those that this process has compared are read again if `is_afresh`."""
         return find_damage(self.root / key, entries, is_afresh=is_afresh)
 

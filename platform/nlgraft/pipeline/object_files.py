@@ -172,7 +172,13 @@ class ObjectFiles:
         _in_threads(upload, entries)
         return self._keep(source, key, entries)
 
-    def damage(self, key: str, entries: Mapping[str, FileEntry], *, is_afresh: bool = False) -> str | None:
+    def damage(
+        self,
+        key: str,
+        entries: Mapping[str, FileEntry],
+        *,
+        is_afresh: bool = False,
+    ) -> str | None:
         """Compare names and sizes, and checksums if `is_afresh`; else when the files are fetched."""
         sizes = self._list(key)
         for name, entry in entries.items():

@@ -82,7 +82,12 @@ class ArtifactStore:
     """
 
     def __init__(
-        self, uri: str, files: Files, *, expiry_s: float = EXPIRY_S, fence: Fence | None = None
+        self,
+        uri: str,
+        files: Files,
+        *,
+        expiry_s: float = EXPIRY_S,
+        fence: Fence | None = None,
     ) -> None:
         self._clock = clock = PlaceClock(files)
         self.place = StorePlace(uri, fence)
@@ -300,7 +305,9 @@ class ArtifactStore:
             StoreError: There is no artifact; as `ArtifactDamaged` if there is a damaged one.
         """
         manifest = self._manifest_of(stage)
-        return self._artifacts.read_file(manifest, name) if name in manifest.files else None
+        if name not in manifest.files:
+            return None
+        return self._artifacts.read_file(manifest, name)
 
     def scratch(self, name: str) -> AbstractContextManager[Path]:
         """Hold an empty local directory, which is removed after a context, or after a killed process."""
@@ -390,7 +397,9 @@ class ArtifactStore:
         if isinstance(stage, Stage):
             return [stage.name]
         stage_name = self._names.get(stage)
-        return [stage_name] if stage_name is not None else self._files.names("artifacts")
+        if stage_name is not None:
+            return [stage_name]
+        return self._files.names("artifacts")
 
     def _manifest_of(self, stage: Stage | str) -> Manifest:
         manifest = self.manifest(stage)

@@ -527,7 +527,9 @@ TRIAL_RECORD = TypeAdapter(TrialRecord)
 def _to_number(value: float) -> float | str:
     if math.isfinite(value):
         return value
-    return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    if math.isnan(value):
+        return "NaN"
+    return "Infinity" if value > 0 else "-Infinity"
 
 
 # The stages of a trial, one after the other, and the kinds of errors that end it.

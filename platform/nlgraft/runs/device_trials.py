@@ -55,7 +55,7 @@ def current_device() -> str:
 def trial_in(place: str | Path, graph: StageGraph, **options: Any) -> TrialRecord:
     """Run a trial in a store at a place, with options of `run_trial`."""
     defaults = {"reporter": NullReporter(), "config": {}, "is_waiting": True}
-    return run_trial(graph, ArtifactStore.open(place), **{**defaults, **options})
+    return run_trial(graph, ArtifactStore.open(place), **(defaults | options))
 
 
 def differing(
@@ -123,7 +123,9 @@ def without_dropout(config: BaseModel) -> BaseModel:
             return without_dropout(value)
         if isinstance(value, dict):
             return {key: changed(key, entry) for key, entry in value.items()}
-        return 0.0 if name.endswith("dropout") and isinstance(value, float) else value
+        if name.endswith("dropout") and isinstance(value, float):
+            return 0.0
+        return value
 
     return config.model_copy(update={name: changed(name, value) for name, value in config})
 

@@ -177,7 +177,13 @@ def check_disk(storage: str) -> Check:
     return _graded(usage.free, _DISK_BYTES, what, remedy, {"free_bytes": usage.free})
 
 
-def _graded(value: float, least: Sequence[float], what: str, remedy: str, figures: dict[str, Any]) -> Check:
+def _graded(
+    value: float,
+    least: Sequence[float],
+    what: str,
+    remedy: str,
+    figures: dict[str, Any],
+) -> Check:
     """Judge a value by the least that is well and the least that is not wrong."""
     if value >= least[0]:
         return Check("ok", what, figures=figures)

@@ -225,7 +225,10 @@ class StoreContents:
         return self._sizes.get(f"artifacts/{name}/{stage}", 0)
 
     def _removal(
-        self, documents: Iterable[str], stages: Mapping[str, str], forgotten: str | None = None
+        self,
+        documents: Iterable[str],
+        stages: Mapping[str, str],
+        forgotten: str | None = None,
     ) -> Removal:
         folders = [
             key

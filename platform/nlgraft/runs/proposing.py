@@ -76,7 +76,8 @@ def baseline_of(study: Study, cell: Cell | None = None) -> Study:
     Raises:
         StudyError: It has seeds that belong to streams.
     """
-    if reserved := [seed for seed in study.seeds if seed >= _FIRST_SEED]:
+    reserved = [seed for seed in study.seeds if seed >= _FIRST_SEED]
+    if reserved:
         message = f"seed {reserved[0]} belongs to streams of proposals; choose seeds below {_FIRST_SEED}"
         raise StudyError([Problem("seeds", message)], study.name)
     return _read(study, _cell_document(study, cell or cells(study)[0]))
@@ -149,7 +150,8 @@ def data_key(study: Study) -> str:
     """Digest of the corpus that a study with one cell is scored on, or of its settings where none is read."""
     graph = trial_graph(study, 0)
     for stage in sorted(graph.stages, key=graph.depth, reverse=True):
-        if (corpus := stage.inputs.get("corpus")) is not None:
+        corpus = stage.inputs.get("corpus")
+        if corpus is not None:
             return corpus.fingerprint
     return fingerprint(study.data)
 
@@ -263,7 +265,13 @@ class Attempt:
         NlgraftError: No kept proposal has the number ``against``.
     """
 
-    def __init__(self, study: Study, changes: Sequence[str], against: str | None, place: Place) -> None:
+    def __init__(
+        self,
+        study: Study,
+        changes: Sequence[str],
+        against: str | None,
+        place: Place,
+    ) -> None:
         self._place = place
         self._study = study
         base = baseline_of(study)
@@ -333,7 +341,10 @@ class Attempt:
         return comparison_study(self._kept, {str(number): self._new}, seeds, first)
 
     def _run(
-        self, pair: Study, grant: Callable[[], Mapping[str, int]], note: Callable[[], str]
+        self,
+        pair: Study,
+        grant: Callable[[], Mapping[str, int]],
+        note: Callable[[], str],
     ) -> str | None:
         """Run the trials of a pair; return the reason why that ended early, or None."""
         return Run(pair, cells(pair), self._place).sweep(grant, note).stop_reason
@@ -425,7 +436,8 @@ class Attempt:
         newest = next(reversed(stream.kept(entered.origin)), BASELINE)
         if newest not in (BASELINE, entered.number, entered.against):
             notes.append(f"proposal {newest} was kept last; this one is not compared with it")
-        if failed_seeds := sorted({seed for arm, seed in proposal.lost if arm == "kept"}):
+        failed_seeds = sorted({seed for arm, seed in proposal.lost if arm == "kept"})
+        if failed_seeds:
             notes.append(f"what is kept failed with seed {', '.join(map(str, failed_seeds))}")
         if proposal.measured is not None and proposal.measured.reason:
             notes.append(f"lost when it was measured again: {proposal.measured.reason}")

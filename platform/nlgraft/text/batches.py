@@ -198,4 +198,6 @@ class LengthBatches:
 
 def batches_of(lengths: NDArray[np.integer], budget: int | LengthBatches, seed: int) -> LengthBatches:
     """Make batches of a number of padded positions, or return the given ones."""
-    return budget if isinstance(budget, LengthBatches) else LengthBatches(lengths, budget, seed)
+    if isinstance(budget, LengthBatches):
+        return budget
+    return LengthBatches(lengths, budget, seed)

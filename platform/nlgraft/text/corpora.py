@@ -196,7 +196,8 @@ class Corpus:
             DataError: The corpus lacks a role.
         """
         streams = self.streams()
-        if missing := [role for role in roles if role not in streams]:
+        missing = [role for role in roles if role not in streams]
+        if missing:
             raise DataError(f"no text of {', '.join(missing)}; the corpus has: {', '.join(streams)}")
         return JoinedLines(streams[role] for role in roles or self.sides())
 
@@ -261,7 +262,8 @@ def load_split_files(config: _FileBased, split: str, files: TextFiles) -> Corpus
 def _read(files: TextFiles, max_line_chars: int, split: str) -> tuple[dict[str, Sequence[str]], int]:
     if files.table is not None:
         return read_table(files.table, files.streams(), max_line_chars)
-    if tables := [path for path in dict.fromkeys(files.streams().values()) if table_suffix(path)]:
+    tables = [path for path in dict.fromkeys(files.streams().values()) if table_suffix(path)]
+    if tables:
         raise DataError(
             f"{split}: {', '.join(tables)} would be read as lines, header and all; name columns: "
             f"{split}: {{table: {Path(tables[0]).name}, sources: COLUMN, ...}}"
@@ -314,7 +316,8 @@ def _select(
     if num_used < len(keep):
         used = {role: spooled(islice(compress(lines, keep), limit)) for role, lines in streams.items()}
     corpus = Corpus.from_streams(used, Selected(len(keep), num_kept, num_used, num_cut))
-    if problems := [*_useless(corpus, is_trained_on=split == "train")]:
+    problems = [*_useless(corpus, is_trained_on=split == "train")]
+    if problems:
         raise DataError("\n".join(f"{split}: {problem}" for problem in problems))
     return corpus
 
@@ -346,7 +349,9 @@ def _shortened(streams: dict[str, Sequence[str]], most: int) -> tuple[dict[str, 
 def first_words(line: str, most: int | None) -> str:
     """Truncate a line to so many words between white space; None, or fewer words: it stays as it is."""
     words = line.split()
-    return line if most is None or len(words) <= most else " ".join(words[:most])
+    if most is None or len(words) <= most:
+        return line
+    return " ".join(words[:most])
 
 
 def _kept(rule: WordRule | None, streams: Mapping[str, Sequence[str]]) -> bytes:
@@ -642,7 +647,10 @@ def _column(rows: Any, column: str, where: str, role: str) -> Sequence[str]:
 
 
 def as_line(
-    value: Any, inside: Sequence[str] = (), names: Sequence[str] | None = None, where: str = ""
+    value: Any,
+    inside: Sequence[str] = (),
+    names: Sequence[str] | None = None,
+    where: str = "",
 ) -> str:
     """Turn a value of a row into a line of text; line feeds become spaces.
 

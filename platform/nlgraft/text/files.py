@@ -35,7 +35,9 @@ def _resolved(path: str, info: ValidationInfo) -> str:
     if (info.data or {}).get("table") is not None:  # a column of that table
         return path
     directory = (info.context or {}).get("directory")
-    return path if directory is None else str(Path(directory, Path(path).expanduser()))
+    if directory is None:
+        return path
+    return str(Path(directory, Path(path).expanduser()))
 
 
 def _resolved_if_present(path: str, info: ValidationInfo) -> str:
@@ -85,7 +87,9 @@ class _Lines(Sequence[str]):
             return self._line(numbers)
         # The first lines need no index of all.
         is_start = numbers.start == 0 and numbers.step == 1
-        return [*islice(self, len(numbers))] if is_start else [self._line(number) for number in numbers]
+        if is_start:
+            return [*islice(self, len(numbers))]
+        return [self._line(number) for number in numbers]
 
     @abstractmethod
     def _line(self, number: int) -> str: ...

@@ -46,7 +46,8 @@ def read_mapped(path: Path, content: str, *names: str) -> dict[str, NDArray[Any]
             arrays[name] = whole[start:stop].view(_DTYPES[entry["dtype"]]).reshape(entry["shape"])
     except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
         raise StoreError(f"{path} holds no {content} ({error}): run its stage again") from error
-    if missing := [name for name in names if name not in arrays]:
+    missing = [name for name in names if name not in arrays]
+    if missing:
         raise StoreError(f"{path} holds no {content} ({', '.join(missing)} is missing): run its stage again")
     return arrays
 

@@ -43,7 +43,9 @@ class PieceTable:
 
     def spell(self, character: str) -> list[int]:
         """Return the ids of a character that is no piece."""
-        return [self.byte_ids[byte] for byte in character.encode()] if self.byte_ids else [self.unknown]
+        if self.byte_ids:
+            return [self.byte_ids[byte] for byte in character.encode()]
+        return [self.unknown]
 
 
 class _Sampler:
@@ -183,10 +185,17 @@ class BpeSampler(_Sampler):
         heapify(waiting)
         return self._next(symbols, waiting)
 
-    def _pair(self, symbols: list[str], first: int, second: int) -> tuple[float, int, int] | None:
+    def _pair(
+        self,
+        symbols: list[str],
+        first: int,
+        second: int,
+    ) -> tuple[float, int, int] | None:
         merged = symbols[first] + symbols[second]
         piece = self._table.ids.get(merged)
-        return None if piece is None else (-self._table.scores[piece], first, len(merged))
+        if piece is None:
+            return None
+        return (-self._table.scores[piece], first, len(merged))
 
     def _next(self, symbols: list[str], waiting: list[tuple[float, int, int]]) -> _Step:
         self._num_steps += 1

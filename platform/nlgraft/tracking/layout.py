@@ -427,7 +427,9 @@ def _main(result: Mapping[str, Any], metric: str) -> tuple[Mapping[str, Any], Ma
 
 def _rounded(value: float) -> float:
     """Round to four significant digits, or to a whole number."""
-    return float(round(value)) if abs(value) >= 1000 else float(f"{value:.4g}")
+    if abs(value) >= 1000:
+        return float(round(value))
+    return float(f"{value:.4g}")
 
 
 def main_figure(result: Mapping[str, Any], metric: str) -> str:

@@ -161,7 +161,12 @@ class MlflowTracker:
         self._put(self._require_layout().trial_start(trial))
 
     def trial_metrics(
-        self, trial: SweepTrial, step: int, metrics: Mapping[str, float], timestamp_ms: int, stage: str = ""
+        self,
+        trial: SweepTrial,
+        step: int,
+        metrics: Mapping[str, float],
+        timestamp_ms: int,
+        stage: str = "",
     ) -> None:
         """Report metrics of a running trial at an optimizer step.
 

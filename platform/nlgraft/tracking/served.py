@@ -24,7 +24,11 @@ _NAME = "best"
 
 
 def log_model(
-    client: MlflowClient, experiment_id: str, run_id: str, directory: Path, tags: Mapping[str, str]
+    client: MlflowClient,
+    experiment_id: str,
+    run_id: str,
+    directory: Path,
+    tags: Mapping[str, str],
 ) -> str:
     """Log an artifact as a models-from-code model, without a pickle, and return its ``models:/`` URI.
 
@@ -77,7 +81,12 @@ def log_exported(uri: str, experiment: str, fingerprint: str, directory: Path) -
     return log_model(client, stored.experiment_id, runs[0].info.run_id, directory, {FINGERPRINT: fingerprint})
 
 
-def save_predictor(target: Path, directory: Path, inputs: list[str], identity: Model | None = None) -> None:
+def save_predictor(
+    target: Path,
+    directory: Path,
+    inputs: list[str],
+    identity: Model | None = None,
+) -> None:
     """Write an artifact directory as an MLflow model on local disk.
 
     Args:

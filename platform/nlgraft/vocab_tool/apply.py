@@ -114,7 +114,11 @@ class Applied:
 
 
 def apply_plan(
-    plan_directory: Path, model: str, out: Path, sides: Sides = "both", multiple: int | None = None
+    plan_directory: Path,
+    model: str,
+    out: Path,
+    sides: Sides = "both",
+    multiple: int | None = None,
 ) -> Applied:
     """Exchange the vocabulary of a checkpoint, file by file, and save it with its tokenizer.
 
@@ -297,7 +301,11 @@ def _check_tokenizer(plan: TransferPlan, directory: Path, model: str) -> None:
 
 
 def _record_exchange(
-    old: Any, new: Any, plan: TransferPlan, old_roles: Mapping[str, int], directory: Path
+    old: Any,
+    new: Any,
+    plan: TransferPlan,
+    old_roles: Mapping[str, int],
+    directory: Path,
 ) -> list[str]:
     """Tell which settings of the configurations lost ids; record that beside the weights.
 

@@ -391,7 +391,13 @@ def examine_checkpoint(directory: str | Path) -> list[Check]:
         DataError: The checkpoint cannot be loaded at all.
     """
 
-    def check_side(model: Any, vocabulary: Vocabulary, _place: Path, side: str, name: str) -> Iterator[Check]:
+    def check_side(
+        model: Any,
+        vocabulary: Vocabulary,
+        _place: Path,
+        side: str,
+        name: str,
+    ) -> Iterator[Check]:
         return examine_table(TensorRows(input_table(model, side)), vocabulary, name)
 
     return _examine(directory, check_side, lambda model: ())

@@ -106,7 +106,9 @@ def chat_template(directory: Path) -> str:
     if file.is_file():
         return file.read_text("utf-8")
     templates = read_specials(directory).get("chat_template") or ""
-    return templates if isinstance(templates, str) else "\n".join(each["template"] for each in templates)
+    if isinstance(templates, str):
+        return templates
+    return "\n".join(each["template"] for each in templates)
 
 
 def _configured(directory: Path, old: Vocabulary) -> Iterator[str]:
@@ -309,7 +311,11 @@ def _embedding_rows(model: str) -> Array:
 
 
 def _vectors(
-    request: PlanRequest, method: Method, ids: Sequence[Sequence[int]], size: int, rows: Array | None
+    request: PlanRequest,
+    method: Method,
+    ids: Sequence[Sequence[int]],
+    size: int,
+    rows: Array | None,
 ) -> TokenVectors:
     from nlgraft.vocab.methods.token_vectors import VectorOptions, learn_vectors
 

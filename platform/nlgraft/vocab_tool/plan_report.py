@@ -144,7 +144,8 @@ class PlanReport:
             "add one to the new tokenizer if the model needs it"
             for role, token in self.lost_roles.items()
         ]
-        if missing := [token for token in self.specials.lost if token not in self.lost_roles.values()]:
+        missing = [token for token in self.specials.lost if token not in self.lost_roles.values()]
+        if missing:
             messages.append(
                 f"the new tokenizer lacks {len(missing)} special tokens of the old one: "
                 f"{name_some(missing, NUM_LISTED)}; --keep-special all appends them"

@@ -99,7 +99,8 @@ def _load(checkpoint: str) -> nn.Module:
     problems = []
     for kind, keys in report.items():
         # "version" is fairseq's mark in the first mBART files, no weight
-        if names := [key for key in keys if not key.endswith(".version")]:
+        names = [key for key in keys if not key.endswith(".version")]
+        if names:
             problems.append(f"{kind.removesuffix('_keys')} {', '.join(names)}")
     if problems:
         raise ContractError(

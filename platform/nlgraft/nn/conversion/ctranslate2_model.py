@@ -66,7 +66,10 @@ def write_ctranslate2(
 
 
 def _spec(
-    model: Seq2Seq, config: GenerationConfig, num_positions: int, pieces: tuple[Sequence[str], Sequence[str]]
+    model: Seq2Seq,
+    config: GenerationConfig,
+    num_positions: int,
+    pieces: tuple[Sequence[str], Sequence[str]],
 ) -> Any:
     from ctranslate2.specs import TransformerSpec, common_spec
 

@@ -85,7 +85,8 @@ def read_encoder_config(hf_config: Mapping[str, Any], where: str) -> Transformer
     problems = []
     if activation not in ACTIVATIONS:
         problems.append(f"hidden_act '{activation}': {nearest(activation, list(ACTIVATIONS))}")
-    if (kind := hf_config.get("position_embedding_type", "absolute")) != "absolute":
+    kind = hf_config.get("position_embedding_type", "absolute")
+    if kind != "absolute":
         problems.append(f"position_embedding_type '{kind}': only 'absolute' can be converted")
     problems += [f"{name} is set" for name in ("is_decoder", "add_cross_attention") if hf_config.get(name)]
     if problems:

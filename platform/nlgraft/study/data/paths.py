@@ -150,8 +150,12 @@ def _longest_key(node: Any, parts: list[str]) -> tuple[str, list[str]]:
 
 def _child(node: Any, key: str) -> Any:
     if isinstance(node, list):
-        return node[int(key)] if key.isdigit() and int(key) < len(node) else MISSING
-    return node.get(key, MISSING) if isinstance(node, Mapping) else MISSING
+        if key.isdigit() and int(key) < len(node):
+            return node[int(key)]
+        return MISSING
+    if isinstance(node, Mapping):
+        return node.get(key, MISSING)
+    return MISSING
 
 
 def _store(node: Any, key: str, value: Any) -> None:

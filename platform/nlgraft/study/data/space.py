@@ -162,7 +162,9 @@ def table_text(value: Any) -> str:
             number = json.loads(value)
         except ValueError:
             return value
-        return table_text(number) if type(number) in (int, float) else value
+        if type(number) in (int, float):
+            return table_text(number)
+        return value
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return canonical_json(value)

@@ -62,12 +62,16 @@ class Resources(Part):
     @property
     def min_workers(self) -> int:
         """Fewest processes that train one trial."""
-        return self.workers.min if isinstance(self.workers, WorkerRange) else self.workers
+        if isinstance(self.workers, WorkerRange):
+            return self.workers.min
+        return self.workers
 
     @property
     def max_workers(self) -> int:
         """Most processes that train one trial."""
-        return self.workers.max if isinstance(self.workers, WorkerRange) else self.workers
+        if isinstance(self.workers, WorkerRange):
+            return self.workers.max
+        return self.workers
 
     @property
     def workers_text(self) -> str:
@@ -508,7 +512,9 @@ class Study(Part):
     @property
     def first_seeds(self) -> int:
         """Number of seeds that every cell gets, whatever the results."""
-        return min(self.sequential.looks[0], len(self.seeds)) if self.sequential else len(self.seeds)
+        if self.sequential:
+            return min(self.sequential.looks[0], len(self.seeds))
+        return len(self.seeds)
 
     @cached_property
     def looks(self) -> tuple[int, ...]:

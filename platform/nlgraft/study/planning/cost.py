@@ -114,7 +114,9 @@ def cost_of(
     names = (tuple(sorted(scaled)), tuple(sorted(estimated)), tuple(sorted(unknown)))
     # Trainings dominate the cost: if they are known, the stages left out matter little.
     is_known = has_training or not unknown
-    return Cost(seconds, num_bytes, *names) if is_known else Cost(None, None, *names)
+    if is_known:
+        return Cost(seconds, num_bytes, *names)
+    return Cost(None, None, *names)
 
 
 class Measured(NamedTuple):
@@ -126,7 +128,10 @@ class Measured(NamedTuple):
 
 
 def measured_cost(
-    stage: Stage, costs: Mapping[str, StageCost], resources: Resources, text_bytes: int | None = None
+    stage: Stage,
+    costs: Mapping[str, StageCost],
+    resources: Resources,
+    text_bytes: int | None = None,
 ) -> Measured | None:
     """Scale the cost of the earlier runs that are nearest in size.
 

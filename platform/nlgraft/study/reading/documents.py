@@ -206,7 +206,9 @@ class _Builder:
         # A document nested deeper would exhaust the recursion of whoever walks it.
         if depth >= _MAX_DEPTH:
             raise yaml.YAMLError(f"line {_line(event)}: nested deeper than {_MAX_DEPTH} levels")
-        return self._mapping(path, depth) if isinstance(event, MappingStartEvent) else self._list(path, depth)
+        if isinstance(event, MappingStartEvent):
+            return self._mapping(path, depth)
+        return self._list(path, depth)
 
     def _check_node(self, event: Event, path: str) -> None:
         anchor, tag = getattr(event, "anchor", None), getattr(event, "tag", None)

@@ -28,7 +28,9 @@ class _WithDefaults(GenerateJsonSchema):
     def get_default_value(self, schema: Any) -> Any:
         factory = schema.get("default_factory")
         takes_data = schema.get("default_factory_takes_data")
-        return factory() if factory and not takes_data else super().get_default_value(schema)
+        if factory and not takes_data:
+            return factory()
+        return super().get_default_value(schema)
 
 
 class DescribedSchema(_WithDefaults):
@@ -345,7 +347,9 @@ def _inner(schema: Schema) -> list[Schema]:
 
 
 def _choices(schema: Schema) -> list[Any]:
-    return [schema["const"]] if "const" in schema else schema.get("enum", [])
+    if "const" in schema:
+        return [schema["const"]]
+    return schema.get("enum", [])
 
 
 def _agrees(schema: Schema, value: Any) -> bool:

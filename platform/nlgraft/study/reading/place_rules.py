@@ -103,7 +103,9 @@ def sqlite_path(uri: str) -> Path | None:
     if scheme.split("+")[0] != "sqlite" or not separator:
         return None
     name = location.partition("?")[0]
-    return None if name in ("", ":memory:") else Path(name).absolute()
+    if name in ("", ":memory:"):
+        return None
+    return Path(name).absolute()
 
 
 def database_fault(path: Path) -> str:

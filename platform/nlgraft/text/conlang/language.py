@@ -165,7 +165,13 @@ TYPOLOGIES = {
 class Language:
     """One language: the shapes of its words and its grammar."""
 
-    def __init__(self, lexicon: Lexicon, protos: list[str], kind: Typology, rng: random.Random) -> None:
+    def __init__(
+        self,
+        lexicon: Lexicon,
+        protos: list[str],
+        kind: Typology,
+        rng: random.Random,
+    ) -> None:
         """Draw the shapes of a language; ``protos`` holds the proto-form of every lexeme, used for roots."""
         self.kind = kind
         self._lexemes = lexicon.lexemes
@@ -238,7 +244,9 @@ class Language:
             return self._sounds.join(first, *[self._link] * is_consonant, last)
         name = lexeme.derivation or ""
         stem, affix = stems[lexeme.parts[0]], self._affixes[name]
-        return self._sounds.join(affix, stem) if self._is_prefix[name] else self._sounds.join(stem, affix)
+        if self._is_prefix[name]:
+            return self._sounds.join(affix, stem)
+        return self._sounds.join(stem, affix)
 
     def say(self, sentence: Sentence, queried: Slot | None = None) -> str:
         """Express a meaning as a line with a final stop or question mark.

@@ -127,7 +127,9 @@ class FieldUrn(Urn):
 
     def of_field(self, number: int) -> Urn:
         """Choose the words of a field; all words, if it has none."""
-        return self._fields[number] if self._fields[number].ids else self
+        if self._fields[number].ids:
+            return self._fields[number]
+        return self
 
 
 @dataclass(frozen=True)

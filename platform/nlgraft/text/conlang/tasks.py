@@ -78,7 +78,9 @@ def blunder(meaning: Sentence, lexicon: Lexicon, domain: Domain, rng: random.Ran
             entity = entity._replace(noun=urn.draw(rng))
         if entity.adjectives and rng.random() < 0.2:
             entity = entity._replace(adjectives=entity.adjectives[:-1])
-        return entity._replace(owner=mistake(entity.owner)) if entity.owner else entity
+        if entity.owner:
+            return entity._replace(owner=mistake(entity.owner))
+        return entity
 
     def mistold(clause: Clause) -> Clause:
         is_adverb_kept = rng.random() > 0.2

@@ -106,7 +106,13 @@ class _Draft:
         self.dense_rows: list[int] = []
         self.dense: Array | None = None
 
-    def put(self, row: int, kind: Provenance, weights: Mapping[int, float], reason: str) -> None:
+    def put(
+        self,
+        row: int,
+        kind: Provenance,
+        weights: Mapping[int, float],
+        reason: str,
+    ) -> None:
         self.weights[row] = weights
         self.provenance[row] = int(kind)
         self.reasons[row] = reason

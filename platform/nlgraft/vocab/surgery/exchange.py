@@ -165,7 +165,8 @@ def exchange_vocabulary(model: Any, plan: TransferPlan, *, sides: Sides = "both"
     _check_positions(new, changes, getattr(model.config, "pad_token_id", None))
     state = _new_state(model, changes, plan)
     untie(new, state)
-    if missing := fill(new, state, type(model).__name__):
+    missing = fill(new, state, type(model).__name__)
+    if missing:
         raise DataError(f"{type(model).__name__}: no value for '{missing[0]}' of the new model")
     if changes.generation_config is not None:
         new.generation_config = changes.generation_config

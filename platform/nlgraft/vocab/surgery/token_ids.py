@@ -31,7 +31,9 @@ def id_settings(config: Any) -> dict[str, Any]:
 
 def flat_ids(ids: Any) -> list[int]:
     """List the ids of a setting: one, a list (several ends of a sequence), or lists of lists."""
-    return [i for each in ids for i in flat_ids(each)] if isinstance(ids, (list, tuple)) else [ids]
+    if isinstance(ids, (list, tuple)):
+        return [i for each in ids for i in flat_ids(each)]
+    return [ids]
 
 
 def vocabulary_parts(config: Any) -> Iterator[Any]:
@@ -96,7 +98,9 @@ def _in_role(field: str, plan: TransferPlan) -> dict[int, int]:
     """Map the old token in the role of a setting to the new one, which may have several roles (GPT-2)."""
     role = field.removesuffix("_token_id").removeprefix("forced_")
     new = plan.new_roles.get(role, plan.new_roles.get(SUBSTITUTE_ROLES.get(role, role)))
-    return {} if new is None or role not in plan.old_roles else {plan.old_roles[role]: new}
+    if new is None or role not in plan.old_roles:
+        return {}
+    return {plan.old_roles[role]: new}
 
 
 def successors(plan: TransferPlan) -> dict[int, int]:

@@ -111,7 +111,10 @@ Pair = tuple[str, str]
 
 
 def continue_merges(
-    words: Mapping[tuple[str, ...], int], taken: set[str], num_merges: int, min_count: int
+    words: Mapping[tuple[str, ...], int],
+    taken: set[str],
+    num_merges: int,
+    min_count: int,
 ) -> list[Pair]:
     """Learn merges of neighbouring tokens, the most frequent first; ties by the tokens' text.
 
@@ -235,7 +238,10 @@ def complete_unigram(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def learn_pieces(
-    model: Mapping[str, Any], words: Mapping[str, int], num_pieces: int, min_count: int
+    model: Mapping[str, Any],
+    words: Mapping[str, int],
+    num_pieces: int,
+    min_count: int,
 ) -> Scores:
     """Learn pieces of words, with the scores that they get beside the old ones; best gain first.
 
@@ -310,7 +316,12 @@ def expected_counts(words: Mapping[str, int], scores: Mapping[str, float]) -> di
     return counts
 
 
-def _edges(text: str, end: int, scores: Mapping[str, float], unknown: float) -> list[tuple[int, float]]:
+def _edges(
+    text: str,
+    end: int,
+    scores: Mapping[str, float],
+    unknown: float,
+) -> list[tuple[int, float]]:
     """List start and score of the pieces of a text that end at a place."""
     edges = [
         (start, score)
@@ -387,6 +398,7 @@ def _name_tokens(directory: Path, specials: Sequence[str], roles: Mapping[str, s
     config = read_json(file) if file.is_file() else {}
     config |= {f"{role}_token": token for role, token in roles.items()}
     key = "additional_special_tokens" if "additional_special_tokens" in config else "extra_special_tokens"
-    if isinstance(named := config.get(key) or [], list):
+    named = config.get(key) or []
+    if isinstance(named, list):
         config[key] = [*named, *(token for token in specials if token not in roles.values())]
     write_json(file, config)

@@ -389,7 +389,9 @@ def _tokenizer_json(path: Path, vocabulary: Vocabulary) -> dict[str, Any]:
     if file.suffix == ".json":
         return read_json(file)
     lines = read_lines(file)
-    return wordpiece_json(lines, file.parent) if is_wordpiece(lines) else whole_token_json(vocabulary)
+    if is_wordpiece(lines):
+        return wordpiece_json(lines, file.parent)
+    return whole_token_json(vocabulary)
 
 
 def finish_tokenizer(directory: Path, old: Path, successor: Mapping[int, int]) -> list[str]:
@@ -434,13 +436,19 @@ def _take_chat_template(directory: Path, before: Any, vocabulary: Vocabulary) ->
     if file.is_file() or not isinstance(template, str):
         return []
     written = {token for token in before.get_added_vocab() if writes_token(template, token)}
-    if missing := sorted(written - vocabulary.ids_by_surface.keys()):
+    missing = sorted(written - vocabulary.ids_by_surface.keys())
+    if missing:
         return [f"the chat template is not taken over, as the new vocabulary lacks {', '.join(missing)}"]
     file.write_text(template, "utf-8")
     return []
 
 
-def _put_around(file: Path, vocabulary: Vocabulary, before: Any, successor: Mapping[int, int]) -> list[str]:
+def _put_around(
+    file: Path,
+    vocabulary: Vocabulary,
+    before: Any,
+    successor: Mapping[int, int],
+) -> list[str]:
     """Let a ``tokenizer.json`` put special tokens around a sentence as the old tokenizer did.
 
     A rule of its own stays, unless it lacks a token that has no role (mBART's languages).

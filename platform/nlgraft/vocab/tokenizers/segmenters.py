@@ -60,7 +60,11 @@ class GreedySegmenter:
         return pieces
 
     def _longest_match(
-        self, tok: Tok, characters: list[tuple[str, int]], start: int, is_whole_allowed: bool
+        self,
+        tok: Tok,
+        characters: list[tuple[str, int]],
+        start: int,
+        is_whole_allowed: bool,
     ) -> tuple[int, int] | None:
         marking, count = self._marking, len(characters)
         before = marking.continuation_prefix if start or tok.starts_word is False else ""
@@ -89,7 +93,12 @@ class UnigramSegmenter:
 
     UNKNOWN_PENALTY = 10.0
 
-    def __init__(self, ids: Mapping[str, int], scores: Mapping[str, float], marking: Marking) -> None:
+    def __init__(
+        self,
+        ids: Mapping[str, int],
+        scores: Mapping[str, float],
+        marking: Marking,
+    ) -> None:
         self._ids = ids
         self._scores = scores
         self._marking = marking
@@ -123,7 +132,9 @@ class UnigramSegmenter:
                 if total > best[end]:
                     best[end] = total
                     came_from[end] = (start, -1 if score is None else self._ids[piece])
-        return _walk_back(came_from, offsets) if best[-1] > float("-inf") else []
+        if best[-1] > float("-inf"):
+            return _walk_back(came_from, offsets)
+        return []
 
 
 def _walk_back(came_from: list[tuple[int, int]], offsets: list[int]) -> list[Piece]:
@@ -162,7 +173,8 @@ class BpeSegmenter:
         pieces: list[Piece] = []
         offset = 0
         for text, num_bytes in symbols:
-            if (identity := self._ids.get(text)) is not None:
+            identity = self._ids.get(text)
+            if identity is not None:
                 pieces.append(Piece(identity, offset, offset + num_bytes))
             offset += num_bytes
         return pieces

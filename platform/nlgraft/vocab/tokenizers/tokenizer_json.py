@@ -178,7 +178,9 @@ def _kind(surface: str | None, added: Mapping[str, Any], has_byte_fallback: bool
     if has_byte_fallback and re.fullmatch(r"<0x[0-9A-F]{2}>", surface):
         return Kind.BYTE
     if surface in added:
-        return Kind.SPECIAL if added[surface].get("special") else Kind.NORMAL
+        if added[surface].get("special"):
+            return Kind.SPECIAL
+        return Kind.NORMAL
     return Kind.SPECIAL if role_of(surface) else Kind.NORMAL
 
 

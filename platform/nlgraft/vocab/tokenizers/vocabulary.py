@@ -442,7 +442,12 @@ def make_vocabulary(
     )
 
 
-def _canonical(surface: str, kind: Kind, marking: Marking, is_isolated: Callable[[str], bool]) -> Tok:
+def _canonical(
+    surface: str,
+    kind: Kind,
+    marking: Marking,
+    is_isolated: Callable[[str], bool],
+) -> Tok:
     tok = marking.canonical(surface, kind)
     if kind is Kind.NORMAL and len(surface) == 1 and is_isolated(surface):
         return replace(tok, starts_word=None)
