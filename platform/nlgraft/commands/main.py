@@ -362,7 +362,8 @@ def why(
     from nlgraft import api
     from nlgraft.analysis.rendering.prose import explain
 
-    named = shlex.join([study_name, *overrides, *([] if storage is None else ["--storage", storage])])
+    place = [] if storage is None else ["--storage", storage]
+    named = shlex.join([study_name, *overrides, *place])
     study = find_study(study_name, overrides, storage)
     say_if_never_run(study, study_name)
     result = api.load(study)

@@ -177,7 +177,11 @@ def write_study(
         **_vocabularies(splits, pretraining),
         "least_byte_tokens": LEAST_BYTE_TOKENS + _LEAST_LEARNED,
         "score": _score(splits["dev"], notes),
-        "tail": _TAIL.format(metric=f"dev/{metric}", direction=direction, seeds=[*range(1, num_seeds + 1)]),
+        "tail": _TAIL.format(
+            metric=f"dev/{metric}",
+            direction=direction,
+            seeds=[*range(1, num_seeds + 1)],
+        ),
         "claim": partial(_claim, metric),
     }
     try:
@@ -195,7 +199,8 @@ def write_study(
     for path in folder.iterdir():
         if f"{folder.name}/{path.name}" not in study:
             path.unlink()
-    return NewStudy(out, folder, {split: len(lines) for split, lines in splits.items()}, plans, notes)
+    sizes = {split: len(lines) for split, lines in splits.items()}
+    return NewStudy(out, folder, sizes, plans, notes)
 
 
 _TAIL = """analysis: {{family: claims}}
@@ -294,8 +299,8 @@ def _floor(splits: Mapping[str, Corpus], metric: str, num_scored: int) -> list[s
     is_part = num_scored < len(splits["test"])
     part = f"; @minutes scores {num_scored:,} of {len(splits['test']):,} test lines, @gpu all"
     if test.labels is not None:
-        share = 100 * Counter(test.labels).most_common(1)[0][1] / len(test)
-        outputs = [Trivial("the most frequent class for every line", share)]
+        largest = max(Counter(test.labels).values())
+        outputs = [Trivial("the most frequent class for every line", 100 * largest / len(test))]
     elif test.target is not None:
         tokenizers = choose_tokenizers(splits["dev"].target or [])
         outputs = [*trivial_texts(metric, test.target, test.sources, tokenizers)]
@@ -371,7 +376,8 @@ def _split(
     """Hold out dev and test at random, but for those of ``held_out``, whose text train then lacks."""
     held_out = held_out or {}
     train = _without(corpus, held_out, option, notes)
-    if train.labels is not None and len({*train.labels}) > len({*train.sources[0]}):
+    num_classes = len({*(train.labels or ())})
+    if num_classes > len({*train.sources[0]}):
         raise DataError("there are more classes than sources: are --source and --label swapped?")
     sizes = {"train": len(train)}
     for split in ("dev", "test"):
@@ -385,8 +391,9 @@ def _split(
             f"--held-out {num_held_out} leaves {max(0, sizes['train'])} of {len(train)} examples to train; "
             f"give at most {len(train) // 4}"
         )
-    drawn = {split: _divide(lines, {split: len(lines)})[split] for split, lines in held_out.items()}
-    splits = _divide(train, sizes) | drawn
+    splits = _divide(train, sizes)
+    for split, lines in held_out.items():
+        splits |= _divide(lines, {split: len(lines)})
     if min(len(splits[split]) for split in ("dev", "test")) < 10:
         raise DataError(
             f"the {len(train)} examples of {option} have too few different lines: dev and test need "
@@ -408,7 +415,8 @@ def _without(
 ) -> Corpus:
     """Leave out what shares a source or a target with text that is held out, and refuse what is too short."""
     held_keys = {key for lines in held_out.values() for keys in _keys(lines) for key in keys}
-    kept = corpus.at([n for n, keys in enumerate(_keys(corpus)) if held_keys.isdisjoint(keys)])
+    disjoint = [n for n, keys in enumerate(_keys(corpus)) if held_keys.isdisjoint(keys)]
+    kept = corpus.at(disjoint)
     left_out = f"{count(len(corpus) - len(kept), 'example')} of {option} stand in dev or test"
     if len(kept) < _MIN_EXAMPLES:
         why = f" ({left_out})" if len(kept) < len(corpus) else ""
@@ -446,14 +454,17 @@ def _divide(corpus: Corpus, sizes: Mapping[str, int]) -> dict[str, Corpus]:
     for groups in strata.values():
         for position, group in enumerate(groups):
             is_first = position == 0 or len(group) > largest
-            placed.append((0.0 if is_first else (position + offset.random()) / len(groups), group))
+            place = 0.0 if is_first else (position + offset.random()) / len(groups)
+            placed.append((place, group))
     names = [name for name, size in sizes.items() for _ in range(size)]
     part_of: dict[int, str] = {}
     for _, group in sorted(placed):
         part_of |= dict.fromkeys(group, names[len(part_of)])
     # In random order, since limits take the first lines.
-    shuffled_examples = random.Random(3).sample(range(len(corpus)), len(corpus))
-    return {name: corpus.at([n for n in shuffled_examples if part_of[n] == name]) for name in sizes}
+    examples: dict[str, list[int]] = {name: [] for name in sizes}
+    for n in random.Random(3).sample(range(len(corpus)), len(corpus)):
+        examples[part_of[n]].append(n)
+    return {name: corpus.at(numbers) for name, numbers in examples.items()}
 
 
 def _groups(corpus: Corpus) -> list[list[int]]:
@@ -462,9 +473,12 @@ def _groups(corpus: Corpus) -> list[list[int]]:
     from scipy.sparse.csgraph import connected_components  # takes .2 s to import
 
     first: dict[object, int] = {}
-    pairs = [(n, first.setdefault(key, n)) for n, keys in enumerate(_keys(corpus)) for key in keys]
+    examples, others = [], []
+    for n, keys in enumerate(_keys(corpus)):
+        examples += [n] * len(keys)
+        others += [first.setdefault(key, n) for key in keys]
     shape = (len(corpus), len(corpus))
-    links = coo_array(([True] * len(pairs), tuple(zip(*pairs, strict=True))), shape)
+    links = coo_array(([True] * len(others), (examples, others)), shape)
     groups: dict[int, list[int]] = defaultdict(list)
     for example, group in enumerate(connected_components(links, directed=False)[1]):
         groups[group].append(example)

@@ -169,7 +169,7 @@ def calling_at_end(command: str | None, study: str) -> Iterator[None]:
     finally:
         if command is not None:
             # To stderr, since stdout is for the result.
-            code = subprocess.run(["sh", "-c", command, "sh", state, study], check=False, stdout=2).returncode
+            code = subprocess.call(["sh", "-c", command, "sh", state, study], stdout=2)
             if code:
                 click.echo(f"--on-end: `{command}` ended with {code}; the run stays {state}", err=True)
 

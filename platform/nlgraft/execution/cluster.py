@@ -264,7 +264,7 @@ def num_local_gpus() -> int:
     """Count the NVIDIA GPUs that ``CUDA_VISIBLE_DEVICES`` leaves, without loading a driver library."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
-        return len([entry for entry in visible.split(",") if entry.strip() not in ("", "-1")])
+        return sum(entry.strip() not in ("", "-1") for entry in visible.split(","))
     listing = Path("/proc/driver/nvidia/gpus")
     if listing.is_dir():
         return len(list(listing.iterdir()))
@@ -319,9 +319,9 @@ def _import_path() -> str:
     """Directories beside the installation that this process imports from; workers need the same ones."""
     prefix = str(Path(sys.prefix).resolve())
     entries = [str(Path(entry or ".").resolve()) for entry in sys.path]
-    folders = [entry for entry in entries if Path(entry).is_dir() and not entry.startswith(prefix)]
     standard = str(Path(os.__file__).parent)
-    return os.pathsep.join(dict.fromkeys(entry for entry in folders if not entry.startswith(standard)))
+    folders = dict.fromkeys(entry for entry in entries if Path(entry).is_dir())
+    return os.pathsep.join(folder for folder in folders if not folder.startswith((prefix, standard)))
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any
 
 import ray
 import ray.train
@@ -65,8 +65,9 @@ def _train_loop(config: dict[str, Any]) -> None:
     mailbox = config["mailbox"]
     stage: Stage = pickle.loads(config["stage"])
     THREADS.set(config["num_threads"])
-    rank, here = context.get_world_rank(), ray.get_runtime_context()
-    ray.get(mailbox.join.remote(rank, context.get_world_size(), here.current_actor, here.get_node_id()))
+    rank, world_size = context.get_world_rank(), context.get_world_size()
+    here = ray.get_runtime_context()
+    ray.get(mailbox.join.remote(rank, world_size, here.current_actor, here.get_node_id()))
     # In a thread, since it waits for all workers, and a stage may report on any of them.
     threading.Thread(target=_watch_for_preemption, args=(mailbox, rank), daemon=True).start()
     try:
@@ -76,7 +77,7 @@ def _train_loop(config: dict[str, Any]) -> None:
             reporter=_MailReporter(mailbox, rank),
             worker=Worker(
                 rank=rank,
-                world_size=context.get_world_size(),
+                world_size=world_size,
                 device=str(get_device()) if config["is_gpu"] else "cpu",
                 is_sharded=config["is_sharded"],
             ),
@@ -138,7 +139,8 @@ def run_on_workers(
     while True:
         # On this node: losing another one must cost no more than its workers.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        mailbox: Any = cast(Any, ray.remote(Mailbox)).options(num_cpus=0, scheduling_strategy=here).remote()
+        actor: Any = ray.remote(num_cpus=0, scheduling_strategy=here)(Mailbox)
+        mailbox = actor.remote()
         # Lost workers are counted here and not by Train, which would retry an error of the stage as well.
         trainer = _new_trainer(stage, place, group, mailbox, losses.number, faulty)
         failure = _fit(trainer, reporter, mailbox, report_waiting)

@@ -120,8 +120,10 @@ def _named_in(study: Study, directory: Path) -> Iterator[str]:
     # Words that a setting allows name no files.
     settings = [part for part in _parts(schema) if isinstance(part, Mapping)]
     choices = {word for part in settings for word in (*part.get("enum", ()), part.get("const"))}
-    words = {value for key in _NAMING for value in _parts(document[key]) if isinstance(value, str)} - choices
-    modules = {re.split("[.:]", path)[0] for path in (study.system, *(word for word in words if ":" in word))}
+    values = [value for key in _NAMING for value in _parts(document[key])]
+    words = {value for value in values if isinstance(value, str)} - choices
+    import_paths = [study.system, *(word for word in words if ":" in word)]
+    modules = {re.split("[.:]", path)[0] for path in import_paths}
     for name in sorted(words | modules | {f"{module}.py" for module in modules}):
         if len(name) < _LONGEST_NAME and name.isprintable():
             path = Path(os.path.realpath(directory / name))
@@ -248,7 +250,8 @@ class JobPackage:
         """
         spec = pathspec.GitIgnoreSpec.from_lines([*LEFT_OUT, *excludes])
         package = cls(directory, {}, {}, needs, _tracked(directory))
-        package._walk("", [("", spec)], can_return=any(pattern.startswith("!") for pattern in excludes))
+        can_return = any(pattern.startswith("!") for pattern in excludes)
+        package._walk("", [("", spec)], can_return=can_return)
         total = sum(package.files.values())
         if total > MAX_BYTES:
             raise DataError(

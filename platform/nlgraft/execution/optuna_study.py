@@ -196,7 +196,8 @@ def explained() -> Iterator[None]:
     try:
         yield
     except (SQLAlchemyError, StorageInternalError) as error:
-        reason = str(getattr(error, "orig", None) or error.__cause__ or error).partition("\n")[0]
+        cause = getattr(error, "orig", None) or error.__cause__ or error
+        reason = str(cause).partition("\n")[0]
         raise StoreError(
             f"the search cannot use its database, {OPTUNA_FILE} in the store: {reason}. Delete the file if "
             "it is damaged: it is made again from the proposals on record. Else make it writable, or free "

@@ -175,7 +175,8 @@ class TuneSearcher(Searcher):
                 self._check(True)
             batch = self._batches.pop(trial_id, None)
             if batch is not None:
-                self._end(batch.trials, self._board.outcomes(trial_id), {} if error else result or {})
+                last_result = {} if error or result is None else result
+                self._end(batch.trials, self._board.outcomes(trial_id), last_result)
         except Exception as failure:
             self._failure = self._failure or failure
 

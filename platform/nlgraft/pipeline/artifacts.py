@@ -80,10 +80,10 @@ class Artifacts:
         """
         key = f"{_folder(manifest)}/{name}"
         data = self._files.read(key)
-        if data is None or hashlib.sha256(data).hexdigest() != manifest.files[name].sha256:
-            raise ArtifactDamaged(
-                f"{self._files.name}: {key} {'is missing' if data is None else 'is damaged'}"
-            )
+        if data is None:
+            raise ArtifactDamaged(f"{self._files.name}: {key} is missing")
+        if hashlib.sha256(data).hexdigest() != manifest.files[name].sha256:
+            raise ArtifactDamaged(f"{self._files.name}: {key} is damaged")
         return data
 
     def publish(self, manifest: Manifest, directory: Path) -> Path:
@@ -114,7 +114,7 @@ class Artifacts:
                 self._files.delete_tree(folder)
                 return self.fetch(other)
             data = manifest.encode()
-            if self._files.create(key, data) if taken is None else self._files.replace(key, taken, data):
+            if self._files.replace(key, taken, data):
                 self._remove_abandoned(manifest)
                 return path
         raise StoreError(f"{self._files.name}: {key} is taken by a damaged artifact that cannot be replaced")

@@ -105,8 +105,8 @@ class _FencedFiles(Guarded):
         """Write a key in one step, replacing what was there when the lock was looked at."""
         for _ in range(_NUM_TRIES):
             before = self._inner.read(key)
-            # Both look at the lock, which has to come after `before` was read.
-            if self.create(key, data) if before is None else self.replace(key, before, data):
+            # It looks at the lock, which has to come after `before` was read.
+            if self.replace(key, before, data):
                 return
         raise StoreError(f"{self._inner.name}: {key} is being written by others all the time")
 

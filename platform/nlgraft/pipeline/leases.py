@@ -323,12 +323,7 @@ class Leases:
             state = self._find(key)
             if not state.is_free:
                 raise _Held(state.describe())
-            is_taken = (
-                self._files.create(key, data)
-                if state.data is None
-                else self._files.replace(key, state.data, data)
-            )
-            if not is_taken:  # someone else was quicker
+            if not self._files.replace(key, state.data, data):  # someone else was quicker
                 raise _Held(self._find(key).describe())
             logger.info("lease %s: took over from %s", key, state.describe())
         # Three renewals in a row may fail before anybody takes the lease over.

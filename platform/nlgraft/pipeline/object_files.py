@@ -109,8 +109,10 @@ class ObjectFiles:
                 return self.read(key) == data
         return True
 
-    def replace(self, key: str, old: bytes, new: bytes) -> bool:
-        """Write a key only if it holds `old`."""
+    def replace(self, key: str, old: bytes | None, new: bytes) -> bool:
+        """Write a key only if it holds `old` (None: is missing)."""
+        if old is None:
+            return self.create(key, new)
         versioned = self._get(key)
         if versioned is None or versioned[0] != old:
             return False

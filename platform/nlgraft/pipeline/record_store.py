@@ -63,7 +63,7 @@ class Records:
             stored = self._decode(path, before, form)
             if stored is not None and is_final(stored):
                 return
-            if self._files.create(path, data) if before is None else self._files.replace(path, before, data):
+            if self._files.replace(path, before, data):
                 return
 
     def list(

@@ -228,8 +228,9 @@ class ArtifactStore:
 
     def is_marked(self) -> bool:
         """Tell if this is a store: by the marker, or by an artifact of a release that wrote none."""
-        names = self._files.names("artifacts")
-        return bool(self._files.existing([MARKER])) or any(self._known.of(name) for name in names)
+        if self._files.existing([MARKER]):
+            return True
+        return any(self._known.of(name) for name in self._files.names("artifacts"))
 
     def remove(self, key: str) -> None:
         """Remove a document, or a folder of the layout; an artifact vanishes in one step."""
@@ -506,6 +507,7 @@ def text_bytes(manifest: Manifest, manifests: Mapping[str, Manifest]) -> int | N
         if not below.inputs:
             folders = {name.rpartition("/")[0] for name in below.files if name.endswith("/corpus.json")}
             folders &= {manifest.config.get("split", name) for name in folders}
-            files = (file.bytes for name, file in below.files.items() if name.rpartition("/")[0] in folders)
-            total += sum(files)
+            for name, file in below.files.items():
+                if name.rpartition("/")[0] in folders:
+                    total += file.bytes
     return total

@@ -100,7 +100,8 @@ def small_trial(system_path: str, cell: int = -1, changes: Mapping[str, Any] | N
         changes: Further settings, by dotted path.
     """
     study = Study.from_yaml(systems_with_trials()[system_path])
-    values = json.loads(json.dumps(resolve_cell(study, cells(study)[cell]).document))
+    document = resolve_cell(study, cells(study)[cell]).document
+    values = json.loads(json.dumps(document))
     for path, value in list(dotted(values)):
         limits = _TEXT_LIMITS if path.startswith("data.") else _LIMITS
         limit = limits.get(path.rpartition(".")[2])
@@ -109,7 +110,8 @@ def small_trial(system_path: str, cell: int = -1, changes: Mapping[str, Any] | N
     for path, value in (changes or {}).items():
         paths.put(values, path, value)
     system = load_system(system_path)
-    return system.stage_graph(without_dropout(system.validate(values)), seed=_SEED, splits=("dev", "test"))
+    config = without_dropout(system.validate(values))
+    return system.stage_graph(config, seed=_SEED, splits=("dev", "test"))
 
 
 def without_dropout(config: BaseModel) -> BaseModel:

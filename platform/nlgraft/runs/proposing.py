@@ -100,7 +100,8 @@ def kept_code(study: Study, store: ArtifactStore) -> dict[str, str]:
     keep_code = system_of(study).keep_code
     if keep_code is None or not store.is_local:
         return {}
-    return keep_code(resolve_cell(study, cells(study)[0]).config, Path(store.uri, _CODE))
+    config = resolve_cell(study, cells(study)[0]).config
+    return keep_code(config, Path(store.uri, _CODE))
 
 
 def with_changes(
@@ -172,7 +173,8 @@ def comparison_study(
         first: Number of seeds before the first look; all of them without looks.
         suffix: End of the study's name.
     """
-    arms = {name: arm.base | {"data": arm.data} for name, arm in {_KEPT: kept, **proposals}.items()}
+    studies = {_KEPT: kept, **proposals}
+    arms = {name: arm.base | {"data": arm.data} for name, arm in studies.items()}
     # Whole sections: a proposal may replace one, and a level can set values but remove none.
     shared = {
         key: value
@@ -471,7 +473,8 @@ class _Looks:
         if self.num < min(self.max_seeds, len(self.pair.seeds)):
             verdict = self.verdict()
             if verdict.decision == "MORE" and not verdict.lost:
-                self.num = min(next(look for look in LOOKS if look > self.num), self.max_seeds)
+                next_look = next(look for look in LOOKS if look > self.num)
+                self.num = min(next_look, self.max_seeds)
         return {cell.key: self.num for cell in cells(self.pair)}
 
 

@@ -74,7 +74,9 @@ def check_labels(corpora: Mapping[str, Corpus], *, is_redrawn: bool) -> None:
     """
     labels = {split: corpus.labels for split, corpus in corpora.items() if corpus.labels is not None}
     remedy = "give each one, or remove the example from all files"
-    problems = [line for split in labels for line in blank_examples(split, labels[split], "no label", remedy)]
+    problems = []
+    for split, lines in labels.items():
+        problems += blank_examples(split, lines, "no label", remedy)
     if is_redrawn:
         labels = {"train": [label for split_labels in labels.values() for label in split_labels]}
     if train := labels.get("train"):
@@ -183,7 +185,8 @@ class Corpus:
 
     def sides(self) -> dict[str, Sequence[str]]:
         """Name the text by role: sources and target, but no labels or document ids."""
-        return {role: lines for role, lines in self.streams().items() if role not in ("label", "document")}
+        streams = self.streams().items()
+        return {role: lines for role, lines in streams if role not in ("label", "document")}
 
     def text(self, *roles: str) -> list[str]:
         """List the lines of some roles, as ``lines`` does, in memory."""
@@ -210,7 +213,8 @@ class Corpus:
         """Measure the lines of every side in characters, [sides, N]."""
         import numpy as np  # a study is read without it
 
-        return np.stack([np.fromiter(map(len, side), np.int32, len(side)) for side in self.sides().values()])
+        sides = self.sides().values()
+        return np.stack([np.fromiter(map(len, side), np.int32, len(self)) for side in sides])
 
     @staticmethod
     def from_streams(streams: Mapping[str, Sequence[str]], selected: Selected | None = None) -> Corpus:
@@ -236,10 +240,11 @@ def load_corpus(config: CorpusConfig) -> dict[str, Corpus]:
         case FilesConfig():
             files = config.splits
         case HuggingFaceConfig():
-            streams = {
-                split: _cut(load_split(config, split), config.max_line_chars) for split in config.splits
-            }
-            return {split: _select(config, split, lines, cut) for split, (lines, cut) in streams.items()}
+            corpora = {}
+            for split in config.splits:
+                lines, num_cut = _cut(load_split(config, split), config.max_line_chars)
+                corpora[split] = _select(config, split, lines, num_cut)
+            return corpora
         case SacreBleuConfig():
             files = {
                 split: split_files
@@ -290,7 +295,8 @@ def _read(files: TextFiles, max_line_chars: int, split: str) -> tuple[dict[str, 
 
 def _cut(streams: dict[str, Sequence[str]], most: int) -> tuple[dict[str, Sequence[str]], int]:
     num_cut = sum(len(line) > most for lines in streams.values() for line in lines)
-    return {role: spooled(line[:most] for line in lines) for role, lines in streams.items()}, num_cut
+    cut = {role: spooled(line[:most] for line in lines) for role, lines in streams.items()}
+    return cut, num_cut
 
 
 def _select(
@@ -324,7 +330,8 @@ def _select(
 
 def _useless(corpus: Corpus, *, is_trained_on: bool) -> Iterator[str]:
     """Find sides of which nothing can be learned, or by which nothing can be scored."""
-    for side, streams in (("sources", corpus.sources), ("target", [corpus.target or []])):
+    sides = {"sources": corpus.sources, "target": [corpus.target or []]}
+    for side, streams in sides.items():
         examples = zip(*streams, strict=True)
         first = next(examples, None)
         if first is None:
@@ -450,7 +457,12 @@ def write_corpus(corpus: Corpus, directory: Path) -> None:
                         f"{where}: {error}; the text holds a lone surrogate, which UTF-8 cannot encode"
                     ) from error
     selected = asdict(corpus.selected) if corpus.selected else None
-    document = {"format": _FORMAT, "examples": len(corpus), "streams": list(streams), "selected": selected}
+    document = {
+        "format": _FORMAT,
+        "examples": len(corpus),
+        "streams": list(streams),
+        "selected": selected,
+    }
     write_json(directory / "corpus.json", document)
 
 
@@ -477,7 +489,8 @@ def read_splits(directory: Path) -> dict[str, Corpus]:
     Raises:
         StoreError: As ``read_corpus``.
     """
-    return {path.name: read_corpus(path) for path in sorted(directory.iterdir()) if path.is_dir()}
+    folders = [path for path in sorted(directory.iterdir()) if path.is_dir()]
+    return {path.name: read_corpus(path) for path in folders}
 
 
 def stream_file(role: str) -> str:

@@ -111,7 +111,8 @@ class StoredLines(_Lines):
         """Count the lines of a file; ``keeper``, such as its temporary directory, lives as long."""
         self.path, self._keeper = path, keeper
         with path.open("rb") as file:
-            self._count = sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
+            blocks = iter(lambda: file.read(1 << 20), b"")
+            self._count = sum(block.count(b"\n") for block in blocks)
 
     def __len__(self) -> int:
         return self._count
@@ -482,7 +483,8 @@ def unreadable(path: str, error: OSError, kind: str = "file") -> str:
     """Explain in one line why a file cannot be read: path as written, place, reason, and what to do."""
     where = expand(path)
     reason = (error.strerror or str(error)).lower()
-    siblings = sorted(path.name for path in where.parent.glob("*") if kind == "file" or path.is_dir())
+    neighbours = [path for path in where.parent.glob("*") if kind == "file" or path.is_dir()]
+    siblings = sorted(path.name for path in neighbours)
     beside = f"; {where.parent} holds {', '.join(siblings[:5])}" if siblings else ""
     # The paths of a study are absolute by now.
     place, hint = "; relative paths in a study start at its file", did_you_mean(where.name, siblings)

@@ -199,7 +199,7 @@ def required_pieces(lines: Sequence[str], config: LearnedTokenizerConfig, symbol
         for character in f"\u2581{word}".replace(" ", "\u2581"):
             characters[character] += number
     covered, num_characters = 0, 0
-    for _, number in sorted(characters.items(), key=lambda pair: (-pair[1], pair[0])):
+    for number in sorted(characters.values(), reverse=True):
         if covered / characters.total() >= config.character_coverage:
             break
         covered += number
@@ -482,8 +482,9 @@ def _wordpiece(lines: Sequence[str], config: WordTokenizerConfig) -> tokenizers.
 
 
 def _initial_tokens(lines: Sequence[str], normalizer: normalizers.BertNormalizer) -> list[str]:
-    characters = sorted({c for line in lines for c in normalizer.normalize_str(line) if not c.isspace()})
-    return [*WORDPIECE_SPECIALS, *characters, *(f"##{character}" for character in characters)]
+    characters = {c for line in lines for c in normalizer.normalize_str(line)}
+    starts = sorted(c for c in characters if not c.isspace())
+    return [*WORDPIECE_SPECIALS, *starts, *(f"##{c}" for c in starts)]
 
 
 def required_tokens(lines: Sequence[str], config: WordTokenizerConfig) -> int:
@@ -516,7 +517,8 @@ def _sentencepiece(
     train_sentencepiece([_normalise(line, config) for line in lines], _sentencepiece_config(config), path, 0)
     processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
     path.unlink()
-    pieces = [(processor.id_to_piece(i), processor.get_score(i)) for i in range(processor.get_piece_size())]
+    numbers = range(processor.get_piece_size())
+    pieces = [(processor.id_to_piece(i), processor.get_score(i)) for i in numbers]
     if config.kind == "unigram":
         whole = tokenizers.Tokenizer(models.Unigram(pieces, unk_id=processor.unk_id(), byte_fallback=False))
     else:

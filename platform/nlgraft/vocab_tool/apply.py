@@ -239,7 +239,10 @@ def _unstored(new: Any, stored: set[str]) -> list[str]:
     """
     tensors = dict(named_tensors(new))
     pairs = new.get_expanded_tied_weights_keys(all_submodels=True).items()
-    untied = {name for pair in pairs if tensors.get(pair[0]) is not tensors.get(pair[1]) for name in pair}
+    untied: set[str] = set()
+    for name, source in pairs:
+        if tensors.get(name) is not tensors.get(source):
+            untied |= {name, source}
     written = {id(tensors[name]) for name in stored & tensors.keys()}
     names = []
     for name in sorted(tensors.keys() - stored):
@@ -321,7 +324,8 @@ def _record_exchange(
     }
     disagreeing: dict[str, list[str]] = {}
     for role, role_ids, _ in disagreeing_ids(old, old_roles):
-        disagreeing.setdefault(role, []).extend(plan.new_surfaces[kept[i]] for i in role_ids if i in kept)
+        new_ids = [kept[i] for i in role_ids if i in kept]
+        disagreeing.setdefault(role, []).extend(plan.new_surfaces[i] for i in new_ids)
     if record or disagreeing:
         document = {"lost": record, "disagreeing": disagreeing}
         write_json(directory / EXCHANGE_RECORD, document)

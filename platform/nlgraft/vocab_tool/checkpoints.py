@@ -133,7 +133,8 @@ class StoredCheckpoint:
         model = _empty_model(directory)
         names = _model_names(model, files)
         if not model.config.architectures:
-            _refuse_lost(directory, model, {*names.values()} - {name for name, _ in named_tensors(model)})
+            expected = {name for name, _ in named_tensors(model)}
+            _refuse_lost(directory, model, {*names.values()} - expected)
         state: dict[str, Tensor] = {}
         for file in dict.fromkeys(files.values()):
             with open_weights(directory / file) as opened:

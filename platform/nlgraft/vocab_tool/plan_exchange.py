@@ -274,8 +274,11 @@ def _check_request(request: PlanRequest, method: Method, has_text: bool) -> None
         "min_count": has_vectors,
         "donor": method.needs_donor,
     }
-    changed = {each.name for each in fields(request) if getattr(request, each.name) != each.default}
-    unread = [f"--{name.replace('_', '-')}" for name in changed & is_read.keys() if not is_read[name]]
+    unread = []
+    for option in fields(request):
+        is_changed = getattr(request, option.name) != option.default
+        if is_changed and not is_read.get(option.name, True):
+            unread.append(f"--{option.name.replace('_', '-')}")
     if unread:
         raise DataError(f"method '{method.name}' does not read {', '.join(sorted(unread))}; leave that out")
     if method.vectors and not has_text:

@@ -199,7 +199,8 @@ def report_plan(
         specials: Special tokens that were appended or are lost.
     """
     kinds = plan.provenance
-    is_text = np.isin(kinds, [int(k) for k in (Provenance.SPECIAL, Provenance.GAP)], invert=True)
+    no_text = [int(Provenance.SPECIAL), int(Provenance.GAP)]
+    is_text = np.isin(kinds, no_text, invert=True)
     read = np.zeros(len(plan.old_surfaces), dtype=bool)
     read[plan.matrix.indices] = True
     sizes = len(plan.old_surfaces), len(plan)
@@ -208,9 +209,9 @@ def report_plan(
         for ids, size in zip(encoded or ((), ()), sizes, strict=True)
     )
     # With text, of one provenance the most frequent first.
-    doubtful = [
-        row for kind in WORST_FIRST for row in sorted(plan.rows(kind).tolist(), key=lambda row: -counts[row])
-    ]
+    doubtful: list[int] = []
+    for kind in WORST_FIRST:
+        doubtful += sorted(plan.rows(kind).tolist(), key=lambda row: -counts[row])
     real = plan.is_real
     return PlanReport(
         method=plan.method,

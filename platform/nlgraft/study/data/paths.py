@@ -38,7 +38,8 @@ def contains(outer: str, inner: str) -> bool:
     if not outer:
         return True
     # Part by part: `train.peak` does not lead to `train.peak_lr`.
-    outer_parts, inner_parts = (_INDEX.sub(r".\1", path).split(".") for path in (outer, inner))
+    outer_parts = _INDEX.sub(r".\1", outer).split(".")
+    inner_parts = _INDEX.sub(r".\1", inner).split(".")
     return inner_parts[: len(outer_parts)] == outer_parts
 
 

@@ -531,7 +531,8 @@ class Study(Part):
         # Higher numbers first, then from 0 on: seeds end at 2**32.
         following = (seed % _SEED_LIMIT for seed in itertools.count(max(self.seeds) + 1))
         further = (seed for seed in following if seed not in self.seeds)
-        return (*self.seeds, *itertools.islice(further, max(0, self.looks[-1] - len(self.seeds))))
+        num_further = max(0, self.looks[-1] - len(self.seeds))
+        return (*self.seeds, *itertools.islice(further, num_further))
 
     def budget_hours(self, trial_s: float) -> dict[str, tuple[float, float]]:
         """What trials hold in so much time, in hours, and its limit, of resources that the budget limits."""

@@ -105,8 +105,11 @@ def plan(
             for key, splits in data.read.items()
         }
         cost = cost_of([*to_do, *stages.future], durations, study.resources, texts)
-        problems = capacity_problems(study.resources, capacity) if capacity is not None else []
-        problems += memory_problems(stages.distinct.values(), (capacity or {}).get("memory", math.inf))
+        problems = []
+        if capacity is not None:
+            problems += capacity_problems(study.resources, capacity)
+            memory = capacity.get("memory", math.inf)
+            problems += memory_problems(stages.distinct.values(), memory)
         gpu_texts, gpu_problems = gpu_notes(stages.distinct.values(), study.resources)
     notes += gpu_texts
     notes += _cost_notes(cost) if store is not None or cost.estimated else []
@@ -201,10 +204,11 @@ def _cost_notes(cost: Cost) -> list[str]:
 
 
 def _text_sizes(corpus: Corpus) -> dict[str, TextSize]:
-    return {
-        role: TextSize(len(lines), sum(map(len, lines)), sum(len(line.encode()) + 1 for line in lines))
-        for role, lines in corpus.streams().items()
-    }
+    sizes = {}
+    for role, lines in corpus.streams().items():
+        num_bytes = sum(len(line.encode()) + 1 for line in lines)
+        sizes[role] = TextSize(len(lines), sum(map(len, lines)), num_bytes)
+    return sizes
 
 
 def _looks_note(study: Study, num_cells: int) -> list[str]:

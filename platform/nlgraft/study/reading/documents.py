@@ -85,7 +85,9 @@ def _file_beside(path: Path) -> str:
     if scale and path.with_name(name).is_file():
         return f". A scale is an argument of its own: {path.with_name(name)} @{scale}"
     kinds = ("*.yaml", f"*{path.suffix}")
-    siblings = {sibling.stem: sibling.name for kind in kinds for sibling in sorted(path.parent.glob(kind))}
+    siblings = {}
+    for kind in kinds:
+        siblings |= {sibling.stem: sibling.name for sibling in sorted(path.parent.glob(kind))}
     near = difflib.get_close_matches(path.stem, siblings, n=1)
     return f". Did you mean '{siblings[near[0]]}'?" if near else ""
 

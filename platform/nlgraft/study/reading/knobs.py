@@ -299,7 +299,8 @@ def _rows(place: Place, parent: str, defaults: Any, depth: int) -> Iterator[Knob
         kinds = _kinds(schema, place.variants) if is_union else ()
         for name, field in schema.get("properties", {}).items():
             default = variant_defaults.get(name, field.get("default", REQUIRED))
-            rows = _field_rows(place.at([field]), paths.join(parent, name), default, field, depth)
+            path = paths.join(parent, name)
+            rows = _field_rows(place.at([field]), path, default, field, depth)
             # A field that every variant has in the same form belongs to none of them in particular.
             others = [other.get("properties", {}).get(name) for other in place.variants]
             is_common = all(field == other for other in others)

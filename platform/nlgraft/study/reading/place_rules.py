@@ -85,7 +85,8 @@ def uri_fault(uri: str) -> str:
     except ValueError:
         # No closing bracket.
         parts = None
-    if parts is None or not (parts.hostname or (uri.strip() and parts.scheme not in ("http", "https"))):
+    is_server = parts is not None and parts.scheme in ("http", "https")
+    if parts is None or not uri.strip() or (is_server and not parts.hostname):
         return f"{uri!r} is empty or names no server. Give sqlite:///PATH.db or http://HOST:PORT"
     scheme = uri.partition(":")[0].partition("+")[0].lower()
     if scheme == "file" or (":" not in uri and uri not in _TRACKING_SCHEMES):
@@ -108,6 +109,11 @@ def sqlite_path(uri: str) -> Path | None:
     return Path(name).absolute()
 
 
+def nearest_existing(path: Path) -> Path:
+    """Return a path, or the nearest directory above it that is there."""
+    return next(place for place in (path, *path.parents) if place.exists())
+
+
 def database_fault(path: Path) -> str:
     """Return why a path can hold no SQLite database; empty if it holds one, or if nothing is there yet.
 
@@ -117,7 +123,7 @@ def database_fault(path: Path) -> str:
         if Path(os.path.realpath(path)).is_symlink():
             return f"{path} is a link that leads to itself; give a SQLite database or a new name"
         # MLflow creates missing directories, so the nearest that exists decides.
-        existing = next(place for place in (path, *path.parents) if place.exists())
+        existing = nearest_existing(path)
         if existing != path:
             kind = "" if existing.is_dir() else "directory"
         elif not path.is_file():

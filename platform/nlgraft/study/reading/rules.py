@@ -114,7 +114,7 @@ def warnings(study: Study) -> list[str]:
                 f"{study.search.trials}; lower num_startup_trials, or write random"
             )
         space = study.search.space
-        conditional = [path for path, domain in space.items() if space.keys() & (domain.when or {}).keys()]
+        conditional = [path for path, domain in space.items() if space.keys() & (domain.when or {})]
         if name == "gp" and conditional:
             sentences.append(
                 f"search.sampler: gp draws at random what is searched under a condition on searched values, "
@@ -169,7 +169,9 @@ def setters(study: Study) -> Iterator[tuple[str, str, list[tuple[str, str]]]]:
             for level, values in levels
             for path, _ in paths.leaves(values)
         ]
-        yield "factor", place, [*named, *([(f"{place}.target", factor.target)] if factor.target else [])]
+        if factor.target:
+            named.append((f"{place}.target", factor.target))
+        yield "factor", place, named
     for name, component in study.components.items():
         place = f"components.{name}"
         yield (

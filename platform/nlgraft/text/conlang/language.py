@@ -56,7 +56,8 @@ _SHIFTS = {
 
 def draw_form(rng: random.Random, *shapes: str) -> str:
     """Draw a root, an affix or a function word of one of some shapes such as ``VC``."""
-    return "".join(rng.choice(_CONSONANTS if place == "C" else _VOWELS) for place in rng.choice(shapes))
+    sounds = {"C": _CONSONANTS, "V": _VOWELS}
+    return "".join(rng.choice(sounds[place]) for place in rng.choice(shapes))
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,8 @@ class SoundChange:
         """Draw a change that moves about half of the consonants and two of the vowels."""
         changed = {sound: rng.choice(to) for sound, to in _SHIFTS.items() if rng.random() < 0.5}
         first, second = rng.sample(_VOWELS, 2)
-        return SoundChange(str.maketrans({**changed, first: second, second: first}), rng.choice("wyq"))
+        changed |= {first: second, second: first}
+        return SoundChange(str.maketrans(changed), rng.choice("wyq"))
 
     def apply(self, form: str) -> str:
         """Turn a proto-form into the form of the daughter language."""

@@ -68,7 +68,8 @@ def complete_roles(plan: TransferPlan, config: Any) -> TransferPlan:
     for row, column in zip(rows, columns, strict=True):
         provenance[row] = int(Provenance.SPECIAL)
         reasons[row] = f"role of the configuration, served by '{plan.old_surfaces[column]}'"
-    added = csr_matrix((np.ones(len(rows), np.float32), (rows, columns)), shape=plan.matrix.shape)
+    ones = np.ones(len(rows), np.float32)
+    added = csr_matrix((ones, (rows, columns)), shape=plan.matrix.shape)
     return replace(
         plan,
         matrix=csr_matrix(plan.matrix + added),
@@ -97,7 +98,8 @@ def update_token_ids(config: Any, plan: TransferPlan, sides: Sides) -> None:
 def _in_role(field: str, plan: TransferPlan) -> dict[int, int]:
     """Map the old token in the role of a setting to the new one, which may have several roles (GPT-2)."""
     role = field.removesuffix("_token_id").removeprefix("forced_")
-    new = plan.new_roles.get(role, plan.new_roles.get(SUBSTITUTE_ROLES.get(role, role)))
+    substitute = SUBSTITUTE_ROLES.get(role, role)
+    new = plan.new_roles.get(role, plan.new_roles.get(substitute))
     if new is None or role not in plan.old_roles:
         return {}
     return {plan.old_roles[role]: new}

@@ -47,7 +47,8 @@ def learn_extension(
     words = _words(tokenizer, lines)
     if _is_unigram(document):
         made = complete_unigram(document)
-        made["model"]["vocab"] += [*learn_pieces(made["model"], words, num_tokens, min_count).items()]
+        pieces = learn_pieces(made["model"], words, num_tokens, min_count)
+        made["model"]["vocab"] += [*pieces.items()]
         return made
     spelled = _spelled(tokenizer, document["model"], words)
     taken = set(tokenizer.get_vocab())
@@ -287,7 +288,8 @@ def _seeds(words: Mapping[str, int], old: Scores, size: int, min_count: int) -> 
         shorter = {piece: count for piece, count in length_counts.items() if count >= min_count}
         counts |= shorter
     total = sum(count * len(word) for word, count in words.items())
-    new = sorted(counts.keys() - {*old, MARK}, key=lambda piece: (-counts[piece] * len(piece), piece))
+    new = sorted(counts.keys() - {*old, MARK})
+    new.sort(key=lambda piece: -counts[piece] * len(piece))
     return {piece: math.log(counts[piece] / total) for piece in new[:size]}
 
 
@@ -342,7 +344,10 @@ def _gains(counts: Mapping[str, float], new: Scores, old: Scores) -> Scores:
     """Compute how much likelihood each new piece adds, over the best segmentation without it."""
     scores = old | new
     unknown = min(old.values()) - UNKNOWN_PENALTY
-    return {piece: counts[piece] * (score - _best(piece, scores, unknown)) for piece, score in new.items()}
+    gains = {}
+    for piece, score in new.items():
+        gains[piece] = counts[piece] * (score - _best(piece, scores, unknown))
+    return gains
 
 
 def _best(text: str, scores: Scores, unknown: float) -> float:

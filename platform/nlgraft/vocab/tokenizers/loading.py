@@ -17,6 +17,7 @@ from typing import Any
 
 from nlgraft.basics.errors import DataError
 from nlgraft.text.files import read_json, refuse_special, write_json
+from nlgraft.vocab.tokenizers.encoding import sentencepiece_files
 from nlgraft.vocab.tokenizers.segmenters import GreedySegmenter
 from nlgraft.vocab.tokenizers.spm import read_marian, read_sentencepiece, sentencepiece_json
 from nlgraft.vocab.tokenizers.tokenizer_json import added_token, read_tokenizer_json
@@ -60,7 +61,7 @@ def _load_directory(path: Path) -> Vocabulary:
         return read_tokenizer_json(data, specials=read_specials(path), name=str(path))
     if (path / "vocab.json").is_file() and (path / "source.spm").is_file():
         return read_marian(path)
-    models = sorted(path.glob("*.model")) or sorted(path.glob("*.spm"))
+    models = sentencepiece_files(path)
     # With a configuration beside it, transformers may number the pieces differently (XLM-R, mBART, T5).
     if models and (path / "tokenizer_config.json").is_file():
         tokenizer = read_by_transformers(path)
@@ -245,7 +246,8 @@ def whole_token_json(vocabulary: Vocabulary) -> dict[str, Any]:
 
     Tokens between spaces are looked up, as fairseq does.
     """
-    specials = [i for i, tok in enumerate(vocabulary.tokens) if tok is not None and tok.kind is Kind.SPECIAL]
+    tokens = [(i, tok) for i, tok in enumerate(vocabulary.tokens) if tok is not None]
+    specials = [i for i, tok in tokens if tok.kind is Kind.SPECIAL]
     unknown = vocabulary.roles.get("unk")
     return {
         "version": "1.0",
@@ -349,7 +351,8 @@ def copy_settings(source: Path, directory: Path, new_ids: Mapping[int, int] | No
             continue
         settings = read_json(source / name)
         if new_ids is not None and (decoder := settings.get("added_tokens_decoder")):
-            settings["added_tokens_decoder"] = {str(new_ids[int(i)]): token for i, token in decoder.items()}
+            renumbered = {str(new_ids[int(i)]): token for i, token in decoder.items()}
+            settings["added_tokens_decoder"] = renumbered
         write_json(directory / name, settings)
 
 
@@ -365,7 +368,8 @@ def save_tokenizer(path: Path, vocabulary: Vocabulary, directory: Path) -> None:
         DataError: ``transformers`` has no equivalent of this form.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    if path.is_dir() and ((path / "tokenizer_config.json").is_file() or (path / "tokenizer.json").is_file()):
+    names = ("tokenizer_config.json", "tokenizer.json")
+    if any((path / name).is_file() for name in names):
         copy_tokenizer(path, directory)
     elif path.suffix == ".spm" and (path.parent / "vocab.json").is_file():
         copy_tokenizer(path.parent, directory)
@@ -380,7 +384,7 @@ def save_tokenizer(path: Path, vocabulary: Vocabulary, directory: Path) -> None:
 
 
 def _tokenizer_json(path: Path, vocabulary: Vocabulary) -> dict[str, Any]:
-    models = sorted(path.glob("*.model")) or sorted(path.glob("*.spm")) if path.is_dir() else []
+    models = sentencepiece_files(path)
     if models or path.suffix in (".model", ".spm"):
         return sentencepiece_json(models[0] if models else path)
     if path.is_dir() and not (path / "vocab.txt").is_file():
@@ -512,7 +516,8 @@ def _template(
         tokens = zip(ids, encoded["special_tokens_mask"], types, strict=True)
         for is_special, run in itertools.groupby(tokens, key=lambda token: bool(token[1])):
             if not is_special:  # a run of text is one sequence
-                made[name].append({"Sequence": {"id": next(letters), "type_id": next(run)[2]}})
+                _, _, type_id = next(run)
+                made[name].append({"Sequence": {"id": next(letters), "type_id": type_id}})
                 continue
             for identity, _, type_id in run:
                 if identity not in successor:

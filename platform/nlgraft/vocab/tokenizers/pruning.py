@@ -81,7 +81,9 @@ def prune_tokenizer(
 
 def _must_stay(piece: str, model: Mapping[str, Any], parts: _Parts, has_all_bytes: bool) -> bool:
     """Return True for tokens of which all others are made: bytes, characters, the unknown token."""
-    if piece in (model.get("unk_token"), _unknown(model)) or (model.get("byte_fallback") and piece in BYTES):
+    if piece in (model.get("unk_token"), _unknown(model)):
+        return True
+    if model.get("byte_fallback") and piece in BYTES:
         return True
     core = piece.removeprefix(model.get("continuing_subword_prefix") or "") or piece
     if len(core) == 1 and has_all_bytes:
@@ -133,8 +135,8 @@ def _renumbered(
 ) -> dict[str, Any]:
     """Write the kept tokens and merges with their new ids."""
     # a deep copy of the model, all tokens and merges, would take longer than everything else
-    made = {key: dict(part) if key == "model" else copy.deepcopy(part) for key, part in document.items()}
-    model = made["model"]
+    made = {key: copy.deepcopy(part) for key, part in document.items() if key != "model"}
+    model = made["model"] = dict(document["model"])
     if isinstance(model["vocab"], Mapping):
         model["vocab"] = {piece: new_ids[i] for piece, i in model["vocab"].items() if piece in kept}
     else:

@@ -107,7 +107,8 @@ class UnigramSegmenter:
 
     def with_ids(self, ids: Mapping[str, int]) -> UnigramSegmenter:
         """Return a segmenter with the same scores and another numbering; pieces not in ``ids`` go unused."""
-        return UnigramSegmenter(ids, {s: v for s, v in self._scores.items() if s in ids}, self._marking)
+        scores = {piece: score for piece, score in self._scores.items() if piece in ids}
+        return UnigramSegmenter(ids, scores, self._marking)
 
     def segment(self, tok: Tok, *, is_whole_allowed: bool = True) -> list[Piece]:
         """Segment ``tok``; see ``Segmenter.segment``."""
@@ -226,5 +227,6 @@ def marked_characters(tok: Tok, marking: Marking) -> list[tuple[str, int]]:
         if len(marking.end_suffix) == 1:
             symbols = [*symbols, (marking.end_suffix, 0)]
         elif symbols:
-            symbols = [*symbols[:-1], (symbols[-1][0] + marking.end_suffix, symbols[-1][1])]
+            text, num_bytes = symbols[-1]
+            symbols = [*symbols[:-1], (text + marking.end_suffix, num_bytes)]
     return symbols

@@ -152,7 +152,8 @@ class Marking:
     def _encode(self, text: str) -> bytes:
         if self.is_byte_level:
             table = _alphabet_bytes()
-            return b"".join(bytes([table[c]]) if c in table else c.encode() for c in text)
+            parts = [bytes([table[c]]) if c in table else c.encode() for c in text]
+            return b"".join(parts)
         space = self.start_prefix or (self.end_suffix if len(self.end_suffix) == 1 else "")
         return (text.replace(space, " ") if space else text).encode()
 
@@ -295,7 +296,8 @@ class Vocabulary:
     @cached_property
     def is_normal(self) -> NDArray[np.bool_]:
         """Mask of the ids that are tokens of text, shape [V]."""
-        return np.array([tok is not None and tok.kind is Kind.NORMAL for tok in self.tokens], dtype=bool)
+        are_normal = [tok is not None and tok.kind is Kind.NORMAL for tok in self.tokens]
+        return np.array(are_normal, dtype=bool)
 
     def token(self, identity: int) -> Tok:
         """Return the token of an id that has one."""
