@@ -17,7 +17,6 @@ from nlgraft.nn.context_config import (
 from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.stages import context_graph, seq2seq_graph
-from nlgraft.stages.config_parts import DevLossTrainConfig
 from nlgraft.stages.masked_lm_graph import MaskedText, masked_text, word_tokenizer
 from nlgraft.stages.seq2seq_graph import (
     ContextStages,
@@ -132,9 +131,11 @@ def _trained(
     states = _states(config, model, corpus, prlms) if config.fusion.is_stored else {}
     start = None
     if config.fusion.first_stage is not None and prlms:
-        start, *_ = _trained(
-            _first_stage(config, config.fusion.first_stage), corpus, prlms, seed, FIRST_STAGE
-        )
+        # The same with frozen models.
+        frozen = {"is_frozen": True, "lr_multiplier": 1.0, "part": None, "first_stage": None}
+        fusion = config.fusion.model_copy(update=frozen)
+        first = config.model_copy(update={"train": config.fusion.first_stage, "fusion": fusion})
+        start, *_ = _trained(first, corpus, prlms, seed, FIRST_STAGE)
     part = None if config.fusion.is_frozen or not prlms else config.fusion.part
     settings = TrainSettings(
         train=config.train,
@@ -147,12 +148,6 @@ def _trained(
     contexts = ContextStages({name: prlm.encoder for name, prlm in prlms.items()}, states)
     trained = seq2seq_graph.train(name, text, settings, seed=seed, start=start, contexts=contexts)
     return trained, text, view
-
-
-def _first_stage(config: Config, train: DevLossTrainConfig) -> Config:
-    """Describe the training that comes first: the same, with frozen models."""
-    frozen = {"is_frozen": True, "lr_multiplier": 1.0, "part": None, "first_stage": None}
-    return config.model_copy(update={"train": train, "fusion": config.fusion.model_copy(update=frozen)})
 
 
 def _prlm(config: Config, name: str, text: MaskedText | None, seed: int) -> Prlm:

@@ -191,7 +191,10 @@ def write_study(
         shutil.rmtree(folder)
         out.unlink()
         raise
-    notes += _floor(splits, metric, _num_scored(plans["minutes"]))
+    corpora = plans["minutes"].corpora
+    (task,) = corpora.keys() & _TASKS
+    # Its limits may take a part of the test lines.
+    notes += _floor(splits, metric, corpora[task]["test"]["num_examples"])
     # Above all about text, which is mended in the files that were given here.
     notes += plans["minutes"].warnings
     # No template uses all the layouts of the text that were written.
@@ -283,12 +286,6 @@ def _unseen_words(upstream: Corpus, test: Corpus) -> list[str]:
         f"{share:.0%} of the task's words do not occur in the text of --upstream-source: a model that begins "
         "there may learn less than one without; nearer text, or none, may do better"
     ]
-
-
-def _num_scored(plan: Plan) -> int:
-    """Count the test lines of a plan's task, of which its limits may take a part."""
-    (task,) = plan.corpora.keys() & _TASKS
-    return plan.corpora[task]["test"]["num_examples"]
 
 
 def _floor(splits: Mapping[str, Corpus], metric: str, num_scored: int) -> list[str]:

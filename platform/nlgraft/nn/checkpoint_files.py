@@ -232,5 +232,7 @@ def checkpoint_identity(checkpoint: str) -> dict[str, Any]:
     directory = expand(checkpoint)
     if not directory.is_dir():
         return {"checkpoint": checkpoint}
-    files = sorted(path for path in directory.rglob("*") if path.is_file())
-    return {"files": {path.relative_to(directory).as_posix(): file_digest(str(path)) for path in files}}
+    digests = {}
+    for path in sorted(path for path in directory.rglob("*") if path.is_file()):
+        digests[path.relative_to(directory).as_posix()] = file_digest(str(path))
+    return {"files": digests}

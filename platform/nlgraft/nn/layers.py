@@ -108,9 +108,8 @@ class DecoderLayer(nn.Module):
 
         query = self.cross_residual.enter(x_RTD)
         flows = self.fusion.flows(query, x_RTD, memory.branches)
-        first, further = (
-            (memory.cross[:1], memory.cross[1:]) if self.further_attentions else (memory.cross, [])
-        )
+        num_first = 1 if self.further_attentions else len(memory.cross)
+        first, further = memory.cross[:num_first], memory.cross[num_first:]
         attended = self.fusion.at("self", self.cross_attention(query, first), flows)
         middle = self.fusion.at("self_norm", self.cross_residual.leave(x_RTD, attended), flows)
         if self.further_attentions:

@@ -264,8 +264,11 @@ class Classifier(nn.Module):
         with torch.no_grad():
             # Measured, since configurations name the width differently from one architecture to the next.
             width = body.states(probe).shape[2]
-        layers: list[nn.Module] = [nn.Linear(width, width), nn.Tanh()] if config.has_hidden_layer else []
-        self.head = nn.Sequential(*layers, nn.Dropout(config.dropout), nn.Linear(width, num_classes))
+        layers: list[nn.Module] = []
+        if config.has_hidden_layer:
+            layers += [nn.Linear(width, width), nn.Tanh()]
+        layers += [nn.Dropout(config.dropout), nn.Linear(width, num_classes)]
+        self.head = nn.Sequential(*layers)
         for layer in self.head:
             if isinstance(layer, nn.Linear):
                 nn.init.normal_(layer.weight, std=0.02)

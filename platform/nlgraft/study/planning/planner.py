@@ -90,7 +90,9 @@ def plan(
     if study.search is not None:
         num_search_trials = study.search.trials * len(study_cells)
         for resolved_cell in resolved:
-            stages.add_search(*_corners(study, study.search, resolved_cell), study.search.trials)
+            ends = [corner(study.search.space, resolved_cell.document, end) for end in (0, -1)]
+            low, high = [_search_graph(study, resolved_cell.cell, params) for params in ends]
+            stages.add_search(low, high, study.search.trials)
         notes.append(
             "stages of search trials are estimated from the two ends of the space, "
             "those of the replicates from the config without searched values"
@@ -138,11 +140,6 @@ def plan(
         is_cost_measured=not cost.estimated and not cost.unknown,
         is_cost_scaled=bool(cost.scaled),
     )
-
-
-def _corners(study: Study, search: Search, resolved: ResolvedCell) -> tuple[StageGraph, StageGraph]:
-    low, high = (corner(search.space, resolved.document, end) for end in (0, -1))
-    return _search_graph(study, resolved.cell, low), _search_graph(study, resolved.cell, high)
 
 
 def _search_graph(study: Study, cell: Cell, params: Mapping[str, Any]) -> StageGraph:

@@ -37,7 +37,10 @@ OPTUNA_FILE = "optuna.db"
 def place_problems(study: Study) -> Iterator[Problem]:
     """Find the problems of resources, storage and tracking, with their paths in the study file."""
     yield from _resource_problems(study)
-    yield from _storage_problems(study)
+    try:
+        ArtifactStore.open(study.storage.path)
+    except StoreError as error:
+        yield Problem("storage.path", str(error))
     yield from _tracking_problems(study)
 
 
@@ -56,13 +59,6 @@ def _resource_problems(study: Study) -> Iterator[Problem]:
     for kind, cap in study.resources.caps.items():
         if cap < (needed := study.resources.per_trial[kind]):
             yield Problem(f"resources.max_{kind.lower()}s", f"{cap:g} is too few: one trial has {needed:g}")
-
-
-def _storage_problems(study: Study) -> Iterator[Problem]:
-    try:
-        ArtifactStore.open(study.storage.path)
-    except StoreError as error:
-        yield Problem("storage.path", str(error))
 
 
 def _tracking_problems(study: Study) -> Iterator[Problem]:
