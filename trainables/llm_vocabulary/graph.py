@@ -189,7 +189,11 @@ class _Trial(TrialStages[Config]):
         return VECTORS.stage(
             f"{age}_{kind}_vectors",
             VectorSettings(kind=kind, vectors=self.config.vectors, streams={SIDE: TEXT}),
-            VectorInputs(encoded=text.encoded, tokenizers={SIDE: text.tokenizer}, model=self.pretrained),
+            VectorInputs(
+                encoded=text.encoded,
+                tokenizers={SIDE: text.tokenizer},
+                model=self.pretrained,
+            ),
             seed=self.seed,
         )
 

@@ -242,7 +242,8 @@ class Config(StrictConfig):
         if self.single_source is not None and self.single_source.draws is not None:
             chosen.append(("single_source.draws", self.single_source.draws))
         for name, sources in chosen:
-            if max(sources) >= num_sources or min(sources) < 0 or len(set(sources)) < len(sources):
+            has_repeats = len(set(sources)) < len(sources)
+            if max(sources) >= num_sources or min(sources) < 0 or has_repeats:
                 yield (
                     f"{name} is {list(sources)}: an example has sources 0 to {num_sources - 1}, each at most "
                     "once"

@@ -136,7 +136,8 @@ class ElectraPrlm(StrictConfig):
     """Weight of the discriminator's loss relative to the generator's (50 in the paper)."""
 
     def _problems(self) -> Iterator[str]:
-        if self.model.d_model % 2 or self.model.d_model // 2 % max(1, self.model.num_heads // 2):
+        half_heads = max(1, self.model.num_heads // 2)
+        if self.model.d_model % 2 or self.model.d_model // 2 % half_heads:
             yield (
                 f"d_model {self.model.d_model} with num_heads {self.model.num_heads}: the generator has half "
                 "of both, so half the width must be divisible by half the heads"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import random
-import re
 import shutil
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -26,7 +25,7 @@ from nlgraft.study.data import paths
 from nlgraft.study.data.plan import Plan
 from nlgraft.study.data.system import System
 from nlgraft.study.public import Study
-from nlgraft.study.reading.documents import resolve_plain
+from nlgraft.study.reading.documents import write_yaml
 from nlgraft.text.corpora import Corpus, load_split_files
 from nlgraft.text.corpus_checks import normalization_warning
 from nlgraft.text.corpus_config import FilesConfig, SplitFiles, word_tokens
@@ -531,15 +530,8 @@ def _write_splits(folder: Path, prefix: str, splits: Mapping[str, Corpus]) -> di
 
 def _flow(value: Any) -> str:
     """Write JSON values as YAML on one line."""
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_flow(inner)}" for key, inner in value.items()) + "}"
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return "[" + ", ".join(map(_flow, value)) + "]"
-    if isinstance(value, str):
-        # Unquoted only if YAML reads the bare word as this text, not as a boolean or null.
-        is_plain = re.fullmatch(r"[A-Za-z_/][\w./-]*", value) and resolve_plain(value) == value
-        return value if is_plain else json.dumps(value, ensure_ascii=False)
-    return "null" if value is None else str(value)
+    # As the item of a list, in which a comma, say, has to be quoted.
+    return write_yaml([value], is_flow=True).strip()[1:-1]
 
 
 def _vocabularies(
@@ -553,7 +545,9 @@ def _vocabularies(
         ``pieces``: settings of SentencePiece, in which bytes spell rare characters where there are too many.
     """
     train = splits["train"]
-    lines = [*train.text(), *([] if upstream is None else upstream["train"].text())]
+    lines = [*train.text()]
+    if upstream is not None:
+        lines += upstream["train"].text()
     config = LearnedTokenizerConfig()
     references = [line for split in ("dev", "test") for line in splits[split].target or []]
     if normalization_warning(config.normalization, references):
@@ -590,7 +584,7 @@ def _pieces(lines: Sequence[str], config: LearnedTokenizerConfig, size: int, mos
 def _vocabulary_sizes(train: Corpus) -> dict[str, int]:
     """Sizes of a vocabulary by scale: about half of a side's distinct words, so that it holds their parts."""
     sizes = []
-    for side in [*train.sources, *([] if train.target is None else [train.target])]:
+    for side in train.sides().values():
         # The task's vocabulary is learned without the text of the pretraining.
         lines = side[: round((1 - _UPSTREAM_SHARE) * min(len(side), _NUM_COUNTED))]
         words = {word for line in lines for word in line.split()}
@@ -601,7 +595,7 @@ def _vocabulary_sizes(train: Corpus) -> dict[str, int]:
 
 def _languages(text: Text) -> list[str]:
     """Name languages by the suffixes of files, ``de`` of ``train.de.gz``, or else by role."""
-    files = [*text.sources, *([] if text.target is None else [text.target])]
+    files = filter(None, [*text.sources, text.target])
     names = [without_compression(name).rpartition(".")[2] for name in files]
     if all(name.isalpha() and len(name) <= 3 for name in names):
         return names

@@ -67,6 +67,7 @@ _FREE_PORTS = (
 )
 
 
+@dataclass
 class LocalRay:
     """The processes of a cluster of this machine, and the connection of this process to it.
 
@@ -75,10 +76,9 @@ class LocalRay:
         capacity: ``{"CPU": ..., "GPU": ...}``.
     """
 
-    def __init__(self, directory: Path, capacity: dict[str, float]) -> None:
-        self._directory = directory
-        self._capacity = capacity
-        self._head: subprocess.Popen[bytes] | None = None
+    _directory: Path
+    _capacity: dict[str, float]
+    _head: subprocess.Popen[bytes] | None = None
 
     def start(self, ray: Any, env_vars: dict[str, str]) -> None:
         """Start the cluster and join it.
@@ -215,8 +215,6 @@ DRIVER_SHARE = 0.001
 
 # Under `uv run` Ray builds an environment for each worker; read when ray is imported.
 _UV_ENVIRONMENT = "RAY_ENABLE_UV_RUN_RUNTIME_ENV"
-
-_log = logging.getLogger(__name__)
 
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",

@@ -14,6 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -41,12 +42,12 @@ _NODE_LABEL = "ray.io/node-id"
 _PREEMPTED = "a node of the group is about to be taken away"
 
 
+@dataclass(frozen=True)
 class _MailReporter:
     """Reporter of one worker: only rank 0 posts reports; every rank may read stop requests."""
 
-    def __init__(self, mailbox: Any, rank: int) -> None:
-        self._mailbox = mailbox
-        self._rank = rank
+    _mailbox: Any
+    _rank: int
 
     def report(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
         """Post to the mailbox."""

@@ -429,8 +429,8 @@ class JobServer:
 
     def latest(self, name: str) -> Job | None:
         """Find the newest job of a study, by `job_name`; None if there is none."""
-        numbered = self._numbered(name)
-        return numbered[max(numbered)] if numbered else None
+        jobs = self._jobs(name)
+        return jobs[-1][1] if jobs else None
 
     def start(
         self,
@@ -447,8 +447,8 @@ class JobServer:
             StudyLockedError: A job of the study runs with another command.
         """
         for _ in range(_NUM_TRIES):
-            numbered = self._numbered(name)
-            last = numbered[max(numbered)] if numbered else None
+            jobs = self._jobs(name)
+            number, last = jobs[-1] if jobs else (0, None)
             if last is not None and not last.is_over:
                 if last.command == command:
                     return last, False
@@ -457,7 +457,7 @@ class JobServer:
                     "until it has ended, or end it first (`nlgraft stop`)"
                 )
             # Numbered, not random: of two who submit at once, one finds the id taken.
-            job_id = f"{name}-{max(numbered, default=0) + 1}"
+            job_id = f"{name}-{number + 1}"
             with self._explained("accepts no job"):
                 try:
                     self._client.submit_job(
@@ -465,7 +465,7 @@ class JobServer:
                     )
                 except RuntimeError:
                     # The id is taken if somebody else submits the study at this moment.
-                    if job_id not in {job.job_id for job in self._numbered(name).values()}:
+                    if job_id not in {job.job_id for _, job in self._jobs(name)}:
                         raise
                     continue
             return Job(job_id, "PENDING", command), True
@@ -528,15 +528,16 @@ class JobServer:
         with self._explained("does not know the job"):
             return _job(self._client.get_job_info(job_id))
 
-    def _numbered(self, name: str) -> dict[int, Job]:
+    def _jobs(self, name: str) -> list[tuple[int, Job]]:
+        """List the jobs of a study with their numbers, the newest last."""
         with self._explained("does not list its jobs"):
             listed = self._client.list_jobs()
-        jobs = {}
+        jobs = []
         for details in listed:
             number = re.fullmatch(rf"{re.escape(name)}-(\d+)", details.submission_id or "")
             if number:
-                jobs[int(number[1])] = _job(details)
-        return jobs
+                jobs.append((int(number[1]), _job(details)))
+        return sorted(jobs, key=lambda job: job[0])
 
     @contextmanager
     def _explained(self, what: str) -> Iterator[None]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict, deque
+from dataclasses import dataclass
 from pathlib import Path
 
 from nlgraft.basics.errors import StoreError
@@ -31,6 +32,7 @@ def manifest_key(name: str, fingerprint: str) -> str:
     return f"{artifact_key(name, fingerprint)}/{MANIFEST}"
 
 
+@dataclass(frozen=True)
 class Artifacts:
     """The artifacts of one place.
 
@@ -38,9 +40,8 @@ class Artifacts:
     are harmless; the first to write the manifest wins.
     """
 
-    def __init__(self, files: Files, clock: PlaceClock) -> None:
-        self._files = files
-        self._clock = clock
+    _files: Files
+    _clock: PlaceClock
 
     def manifest(self, name: str, fingerprint: str) -> Manifest | None:
         """Read an artifact's manifest; None if there is no artifact.

@@ -41,6 +41,7 @@ class _CheckpointManifest:
 _MANIFEST = TypeAdapter(_CheckpointManifest)
 
 
+@dataclass(frozen=True)
 class Checkpoints:
     """Checkpoints of one stage, one folder per step.
 
@@ -50,10 +51,9 @@ class Checkpoints:
         is_writable: False on ranks above 0.
     """
 
-    def __init__(self, files: Files, key: str, *, is_writable: bool = True) -> None:
-        self.is_writable = is_writable
-        self._files = files
-        self._key = key
+    _files: Files
+    _key: str
+    is_writable: bool = True
 
     def latest(self) -> tuple[int, Path] | None:
         """Return step and local directory of the newest checkpoint that is whole, None if there is none.

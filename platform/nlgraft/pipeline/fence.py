@@ -59,6 +59,7 @@ class Superseded(StoreError):
         )
 
 
+@dataclass(eq=False)
 class Guarded:
     """Stands for an object: each of its methods is called after a check, but for those that only read.
 
@@ -68,15 +69,9 @@ class Guarded:
         is_reading: Tells if a method, given by its name, only reads.
     """
 
-    def __init__(
-        self,
-        inner: Any,
-        check: Callable[[], object],
-        is_reading: Callable[[str], bool],
-    ) -> None:
-        self._inner = inner
-        self._check = check
-        self._is_reading = is_reading
+    _inner: Any
+    _check: Callable[[], object]
+    _is_reading: Callable[[str], bool]
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self._inner, name)

@@ -288,9 +288,8 @@ def _read(files: TextFiles, max_line_chars: int, split: str) -> tuple[dict[str, 
         raise DataError(
             f"{split}: files differ in their number of lines: {lengths}. Line n must be example n in each"
         )
-    return {role: stream.lines for role, stream in read.items()}, sum(
-        stream.num_cut for stream in read.values()
-    )
+    num_cut = sum(stream.num_cut for stream in read.values())
+    return {role: stream.lines for role, stream in read.items()}, num_cut
 
 
 def _cut(streams: dict[str, Sequence[str]], most: int) -> tuple[dict[str, Sequence[str]], int]:
@@ -473,7 +472,7 @@ def read_corpus(directory: Path) -> Corpus:
         StoreError: A file is missing or disagrees with ``corpus.json``.
     """
     try:
-        document = json.loads((directory / "corpus.json").read_text(encoding="utf-8"))
+        document = json.loads((directory / "corpus.json").read_text("utf-8"))
         streams = {role: StoredLines(directory / stream_file(role)) for role in document["streams"]}
     except (OSError, ValueError, KeyError) as error:
         raise StoreError(f"{directory}: not a corpus ({error})") from error

@@ -45,7 +45,7 @@ def log_model(
     for logged in same_tags:
         if logged.status == LoggedModelStatus.READY:
             return logged.model_uri
-    predictor = json.loads((directory / PREDICTOR).read_text(encoding="utf-8"))
+    predictor = json.loads((directory / PREDICTOR).read_text("utf-8"))
     inputs = predictor.get("inputs", [])
     logged = client.create_logged_model(experiment_id, name=_NAME, source_run_id=run_id, tags=dict(tags))
     with tempfile.TemporaryDirectory(prefix="nlgraft-model-") as name:

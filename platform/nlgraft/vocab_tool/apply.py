@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import warnings
 from collections.abc import Mapping
@@ -224,7 +223,7 @@ def write_model(checkpoint: StoredCheckpoint, new: Any, out: Path) -> None:
         if "total_parameters" in metadata:
             metadata["total_parameters"] = new.num_parameters()
         index = {"metadata": metadata, "weight_map": dict(sorted(files.items()))}
-        (out / INDEX).write_text(json.dumps(index, indent=2) + "\n", "utf-8")
+        write_json(out / INDEX, index)
     new.config.architectures = [type(new).__name__]
     for config in (new.config, getattr(new, "generation_config", None)):
         if config is not None:

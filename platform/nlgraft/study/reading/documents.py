@@ -138,9 +138,16 @@ def resolve_plain(text: str) -> str | int | float | bool | None:
     return text
 
 
-def write_yaml(values: Any) -> str:
-    """Write JSON values as block YAML in their order; `parse` reads the same values from it."""
-    return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
+def write_yaml(values: Any, *, is_flow: bool = False) -> str:
+    """Write JSON values as YAML in their order, as blocks or on one line; `parse` reads them again."""
+    return yaml.dump(
+        values,
+        Dumper=_Dumper,
+        default_flow_style=is_flow,
+        sort_keys=False,
+        allow_unicode=True,
+        width=math.inf if is_flow else 110,
+    )
 
 
 def masked(values: Any) -> Any:

@@ -21,7 +21,14 @@ from nlgraft.vocab.tokenizers.encoding import sentencepiece_files
 from nlgraft.vocab.tokenizers.segmenters import GreedySegmenter
 from nlgraft.vocab.tokenizers.spm import read_marian, read_sentencepiece, sentencepiece_json
 from nlgraft.vocab.tokenizers.tokenizer_json import added_token, read_tokenizer_json
-from nlgraft.vocab.tokenizers.vocabulary import SUBWORD_NMT, Kind, Vocabulary, make_vocabulary, role_of
+from nlgraft.vocab.tokenizers.vocabulary import (
+    SUBWORD_NMT,
+    Kind,
+    Vocabulary,
+    make_vocabulary,
+    normal_ids,
+    role_of,
+)
 
 
 def load_vocabulary(path: str | Path) -> Vocabulary:
@@ -123,8 +130,8 @@ def read_subword_nmt(path: str | Path) -> Vocabulary:
         # fairseq's dict.txt leaves its four special tokens out.
         surfaces = ["<s>", "<pad>", "</s>", "<unk>", *surfaces]
     kinds = [Kind.SPECIAL if role_of(surface) else Kind.NORMAL for surface in surfaces]
-    ids = {surface: i for i, surface in enumerate(surfaces) if kinds[i] is Kind.NORMAL}
-    return make_vocabulary(surfaces, kinds, SUBWORD_NMT, GreedySegmenter(ids, SUBWORD_NMT), name=str(path))
+    segmenter = GreedySegmenter(normal_ids(surfaces, kinds), SUBWORD_NMT)
+    return make_vocabulary(surfaces, kinds, SUBWORD_NMT, segmenter, name=str(path))
 
 
 # Formats older than ``tokenizer.json``, converted to it: WordPiece, byte-level BPE, subword-nmt.

@@ -392,6 +392,11 @@ def are_compatible(first: bool | None, second: bool | None) -> bool:
     return first is None or second is None or first == second
 
 
+def normal_ids(surfaces: Sequence[str | None], kinds: Sequence[Kind]) -> dict[str, int]:
+    """Map the tokens that text consists of to their ids."""
+    return {s: i for i, s in enumerate(surfaces) if s is not None and kinds[i] is Kind.NORMAL}
+
+
 def make_vocabulary(
     surfaces: Sequence[str | None],
     kinds: Sequence[Kind],
