@@ -391,7 +391,8 @@ class Config(StrictConfig):
                 rules |= {"is_exact": True, "has_further_tests": False}
             elif name == "upstream" and self.upstream.objective != "translation":
                 roles = ()  # any line of any role is text
-            if problem := role_problem(as_corpus(getattr(self.data, name)), *roles, **rules):
+            problem = role_problem(as_corpus(getattr(self.data, name)), *roles, **rules)
+            if problem:
                 yield f"data.{name} {problem}"
 
     def _objective_problems(self) -> Iterator[str]:

@@ -69,7 +69,8 @@ class EmbeddingGenerator(nn.Module):
     def __init__(self, kind: GeneratorKind, d_model: int) -> None:
         """Build a generator of width D: att (eq. 2) or patt (eq. 3)."""
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros((d_model,) if kind == "att" else (NUM_RELATIONS, d_model)))
+        shape = (d_model,) if kind == "att" else (NUM_RELATIONS, d_model)
+        self.weight = nn.Parameter(torch.zeros(shape))
 
     def weights(self, rows_NWD: Tensor, relations_NW: Tensor) -> Tensor:
         """Weigh the similar tokens.
@@ -87,7 +88,8 @@ class EmbeddingGenerator(nn.Module):
         else:
             # one product with the vectors of all relations, then select that of each slot
             all_NWR = rows_NWD @ self.weight.T
-            scores_NW = all_NWR.gather(2, relations_NW.clamp(max=NUM_RELATIONS - 1)[..., None])[..., 0]
+            index_NW1 = relations_NW.clamp(max=NUM_RELATIONS - 1)[..., None]
+            scores_NW = all_NWR.gather(2, index_NW1)[..., 0]
         scores_NW = scores_NW.masked_fill(~valid_NW, float("-inf"))
         # a token without similar tokens has no softmax: its weights are zero, not NaN
         scores_NW = scores_NW.masked_fill(~valid_NW.any(1, keepdim=True), 0.0)
@@ -134,7 +136,8 @@ def generator_method(name: str, generator: EmbeddingGenerator, table_VD: Tensor)
             new = NewTokens.of(chunk)
             weights_NW = generator.weights(table_VD[new.members].float(), new.relations).tolist()
             for members, row in zip(chunk, weights_NW, strict=True):
-                weights.append({member: weight for (member, _), weight in zip(members, row, strict=False)})
+                ids = [member for member, _ in members]
+                weights.append(dict(zip(ids, row, strict=False)))
         return weighted_rows(similar, weights)
 
     return Method(name=name, produce=produce, source="Liu et al. (2021), eq. 2 and 3")
@@ -249,7 +252,9 @@ class ChangedSide:
         """Split tokens of a word; where none was split, merge some."""
         pieces = [piece for identity in ids for piece in self._split(identity, draw)]
         # A word is not merged as well, which could undo its cuts.
-        return pieces if len(pieces) > len(ids) else self._merge(ids, draw)
+        if len(pieces) > len(ids):
+            return pieces
+        return self._merge(ids, draw)
 
     def _split(self, identity: int, draw: Callable[[], float]) -> list[Piece]:
         boundaries, rates = self._boundaries[identity], self._rates
@@ -261,14 +266,17 @@ class ChangedSide:
         for index, offset in enumerate(boundaries):
             previous = cuts[-1] if cuts else 0
             # Single characters are cut off at a rate of their own.
-            leaves_one = previous == (boundaries[index - 1] if index else 0) or index == len(boundaries) - 1
+            start = boundaries[index - 1] if index else 0
+            leaves_one = previous == start or index == len(boundaries) - 1
             if draw() >= (rates.cut_edge if leaves_one else rates.cut):
                 continue
             piece = split_tok(tok, [*cuts, offset])[-2]
             # a piece with an embedding of its own would give the generator nothing to learn
             if self.vocabulary.find(piece) is None:
                 cuts.append(offset)
-        return [*map(self._id_or_token, split_tok(tok, cuts))] if cuts else [identity]
+        if cuts:
+            return [*map(self._id_or_token, split_tok(tok, cuts))]
+        return [identity]
 
     def _merge(self, ids: Sequence[int], draw: Callable[[], float]) -> list[Piece]:
         is_normal = self.vocabulary.is_normal
@@ -282,8 +290,9 @@ class ChangedSide:
         for group in groups:
             if len(group) == 1:
                 merged.append(group[0])
-            else:
-                merged.append(self._id_or_token(merge_toks([*map(self.vocabulary.token, group)])))
+                continue
+            tok = merge_toks([*map(self.vocabulary.token, group)])
+            merged.append(self._id_or_token(tok))
         return merged
 
     def _id_or_token(self, tok: Tok) -> Piece:
@@ -330,6 +339,7 @@ NO_WORD = -1
 """Word number of positions that belong to no word: begin and end of sentence, padding."""
 
 
+@dataclass(eq=False)
 class ChangedData(ABC):
     """Batches of upstream text, each sentence in two segmentations.
 
@@ -337,11 +347,9 @@ class ChangedData(ABC):
     on the sentences beside it, nor on the number of workers.
     """
 
-    def __init__(self, batches: LengthBatches, sides: Mapping[str, ChangedSide], seed: int) -> None:
-        """Take the row numbers of the batches, the sides by name, and the seed of the perturbation."""
-        self._batches = batches
-        self._sides = sides
-        self._seed = seed
+    _batches: LengthBatches
+    _sides: Mapping[str, ChangedSide]
+    _seed: int
 
     def epoch(self, index: int) -> Sequence[IntArray]:
         """List the global batches of an epoch, each as row numbers."""
@@ -735,7 +743,8 @@ def word_means(states_BTD: Tensor, words_BT: Tensor, num_words: int) -> tuple[Te
     sums = sums.scatter_add(1, index_BT[..., None].expand(-1, -1, width), states_BTD)
     counts = states_BTD.new_zeros(batch, num_words + 1)
     counts = counts.scatter_add(1, index_BT, torch.ones_like(words_BT, dtype=states_BTD.dtype))
-    return (sums / counts.clamp(min=1)[..., None])[:, :num_words], counts[:, :num_words] > 0
+    means = sums / counts.clamp(min=1)[..., None]
+    return means[:, :num_words], counts[:, :num_words] > 0
 
 
 def distillation_loss(

@@ -73,7 +73,8 @@ def train_generator(context: StageContext) -> None:
         )
         for side, table in body.sides.items()
     }
-    data, dev = (_data(split, settings, inputs, sides, context.seed) for split in ("train", "dev"))
+    data = _data("train", settings, inputs, sides, context.seed)
+    dev = _data("dev", settings, inputs, sides, context.seed)
     outcome = train(
         Training(GeneratorModel(body, settings.kind), objective, data, settings.train),
         context,
@@ -145,9 +146,8 @@ def plan_by_generator(context: StageContext) -> None:
     """Plan the rows of each side's new vocabulary by trained generators."""
     settings, inputs = GENERATED_PLAN.read(context)
     # by table, of generators.TABLE.weight
-    weights = {
-        name.split(".")[1]: weight for name, weight in load_weights(inputs.generator / MODEL_FILE).items()
-    }
+    stored = load_weights(inputs.generator / MODEL_FILE)
+    weights = {name.split(".")[1]: weight for name, weight in stored.items()}
 
     def method(side: str, table: Tensor) -> Method:
         # a single generator serves both sides of a shared table, or the only side of a masked LM

@@ -189,7 +189,11 @@ class _Trial(TrialStages[Config]):
         return VECTORS.stage(
             f"{age}_{kind}_vectors",
             VectorSettings(kind=kind, vectors=self.config.vectors, streams={SIDE: TEXT}),
-            VectorInputs(encoded=text.encoded, tokenizers={SIDE: text.tokenizer}, model=self.pretrained),
+            VectorInputs(
+                encoded=text.encoded,
+                tokenizers={SIDE: text.tokenizer},
+                model=self.pretrained,
+            ),
             seed=self.seed,
         )
 
@@ -394,7 +398,9 @@ class TrainCausalSettings(TrainingSettings[PackedTrainConfig]):
     @property
     def layers(self) -> tuple[int, int] | None:
         """Weights of the layers, and width, of a fresh model."""
-        return None if self.llama is None else (self.llama.num_layer_parameters, self.llama.d_model)
+        if self.llama is None:
+            return None
+        return (self.llama.num_layer_parameters, self.llama.d_model)
 
 
 class DistilSettings(TrainingSettings[TrainConfig]):

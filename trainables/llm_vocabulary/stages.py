@@ -133,7 +133,8 @@ def train(context: StageContext) -> None:
     training = Training(model, objective, text, settings.train, _learned(settings, model))
     outcome, _ = TrainingTask(training, measure, save, rows_first, settings.metric_prefix).run(context)
     times = text.times_read(outcome.step * settings.train.accumulation)
-    counts = token_counts(_sequences(read_encoded(inputs.encoded, "train")), times, len(model.input_table))
+    sequences = _sequences(read_encoded(inputs.encoded, "train"))
+    counts = token_counts(sequences, times, len(model.input_table))
     save_file({"counts": counts}, context.directory / READ_FILE)
     num_bytes = int(times @ _over_sides(inputs.corpus, str.encode))
     write_scores(context.directory, _bytes_read(num_bytes, outcome), settings.metric_prefix)
@@ -142,7 +143,8 @@ def train(context: StageContext) -> None:
 def distil(context: StageContext) -> None:
     """Fit new rows to the states of the model with its old vocabulary; write it with its plan."""
     settings, inputs = DISTILLED.read(context)
-    teacher = load_causal_lm(str(inputs.teacher), None).to(context.device).eval().requires_grad_(False)
+    teacher = load_causal_lm(str(inputs.teacher), None).to(context.device)
+    teacher.eval().requires_grad_(False)
     model = load_causal_lm(str(inputs.start), None)
     num_layers = model.model.config.get_text_config().num_hidden_layers
     if abs(settings.layer) > num_layers:
@@ -170,13 +172,17 @@ def distil(context: StageContext) -> None:
             num_contexts=settings.train.batch_sentences or 1,
             seed=context.seed,
         )
-        for lines, pieces in ((text, (edges - 1, edges)), (dev_text, (dev_text.begins, dev_text.begins)))
+        for lines, pieces in (
+            (text, (edges - 1, edges)),
+            (dev_text, (dev_text.begins, dev_text.begins)),
+        )
     )
     objective = TokenDistillation(teacher, settings.layer)
 
     @torch.no_grad()
     def measure(model: TransformersCausalLM) -> Evaluation:
-        losses = [objective(model, dev.batch(rows, 0).to(context.device)) for rows in dev.epoch(0)]
+        batches = (dev.batch(rows, 0).to(context.device) for rows in dev.epoch(0))
+        losses = [objective(model, batch) for batch in batches]
         sums = np.array([[float(loss.loss_sum), loss.num_tokens] for loss in losses])
         return Evaluation.of({"loss": sums}, "per edge of both segmentations")
 
@@ -287,14 +293,16 @@ def _evaluate(
     encoded = read_encoded(inputs.encoded, split)
     pairs = _pairs(encoded)
     if pairs is None:
-        rows, signature = causal_losses(model, encoded.stream(TEXT), ends, max_tokens, device), _SIGNATURE
-        in_bytes = np.stack([rows[:, 0], bytes_of(lines_of(inputs.corpus, split)).astype(np.float64)], 1)
+        signature, lines = _SIGNATURE, lines_of(inputs.corpus, split)
+        rows = causal_losses(model, encoded.stream(TEXT), ends, max_tokens, device)
     else:
-        rows, signature = target_losses(model, pairs, device), _TARGET_SIGNATURE
+        signature, lines = _TARGET_SIGNATURE, read_corpus(inputs.corpus / split).text(TARGET)
+        rows = target_losses(model, pairs, device)
+    in_bytes = np.stack([rows[:, 0], bytes_of(lines).astype(np.float64)], 1)
+    if pairs is not None:
         # A target that was cut has no end, and its bytes are not those of its tokens.
         last_N = pairs.sequences.values[pairs.sequences.offsets[1:] - 1]
-        num_bytes = bytes_of(read_corpus(inputs.corpus / split).text(TARGET)).astype(np.float64)
-        in_bytes = np.stack([rows[:, 0], num_bytes], 1) * (last_N == ends.end)[:, None]
+        in_bytes *= (last_N == ends.end)[:, None]
     return Evaluation.of({"loss": rows, "bits_per_byte": in_bytes}, signature)
 
 
@@ -367,8 +375,9 @@ def encode_pairs(context: StageContext) -> None:
     report = {}
     for split, corpus in read_splits(inputs.corpus).items():
         prompts, num_cut_prompts = _prompts(tokenizer, corpus.text(TEXT), settings)
-        targets = surround(Ragged.of(encode_batch(tokenizer, corpus.text(TARGET))), (), (ends.end,))
-        targets, num_cut_targets = targets.truncated(settings.max_target_tokens)
+        encoded = Ragged.of(encode_batch(tokenizer, corpus.text(TARGET)))
+        with_ends = surround(encoded, (), (ends.end,))
+        targets, num_cut_targets = with_ends.truncated(settings.max_target_tokens)
         if num_cut_targets == len(targets):
             raise DataError(f"{split}: every target is longer than max_target_tokens: raise it")
         if num_cut_prompts or num_cut_targets:
@@ -402,7 +411,9 @@ def _prompts(tokenizer: Any, sources: list[str], settings: PairSettings) -> tupl
 
 def _pairs(encoded: Encoded) -> Prompted | None:
     """Return the prompts and targets of a split; None if it has lines alone."""
-    return Prompted(encoded.stream(TEXT), encoded.stream(TARGET)) if TARGET in encoded.streams else None
+    if TARGET not in encoded.streams:
+        return None
+    return Prompted(encoded.stream(TEXT), encoded.stream(TARGET))
 
 
 def _sequences(encoded: Encoded) -> Ragged:
@@ -433,7 +444,8 @@ def write(context: StageContext) -> None:
     if settings.is_calibrated:
         confidences = target_confidences(model, Prompted(prompts, Ragged.of(written)), context.device)
         references = encode_batch(tokenizer, read_corpus(inputs.corpus / settings.split).text(TARGET))
-        tokens, right = ([[*map(str, ids)] for ids in side] for side in (written, references))
+        tokens = [[*map(str, ids)] for ids in written]
+        right = [[*map(str, ids)] for ids in references]
         calibrated = evaluate_calibration(tokens, confidences, right)
     signature = speed_signature(decode.beam, decode.batch_sentences, context.device)
     write_output_measures(context, settings.split, written, seconds, signature, calibrated)
@@ -444,7 +456,8 @@ def encode(context: StageContext) -> None:
     _, inputs = ENCODED_LINES.read(context)
     encoder = text_encoder(inputs.tokenizer, load_vocabulary(inputs.tokenizer))
     for split in read_splits(inputs.corpus):
-        parts = ((TEXT, Ragged.of(encoder(chunk))) for chunk in chunks(lines_of(inputs.corpus, split)))
+        lines = lines_of(inputs.corpus, split)
+        parts = ((TEXT, Ragged.of(encoder(chunk))) for chunk in chunks(lines))
         write_encoded(context.directory / f"{split}.safetensors", parts)
 
 
@@ -483,7 +496,9 @@ def _untrained(inputs: MeasureInputs[Path]) -> np.ndarray[tuple[int, ...], np.dt
     plan = TransferPlan.load(inputs.plans / f"plan-{SIDE}")
     new = np.setdiff1d(np.arange(len(plan)), plan.rows(*KEPT))
     file = inputs.model / READ_FILE  # which a model without a training lacks
-    return new[load_file(file)["counts"][new] == 0] if file.is_file() else new
+    if file.is_file():
+        return new[load_file(file)["counts"][new] == 0]
+    return new
 
 
 def generate(context: StageContext) -> None:
@@ -497,7 +512,8 @@ def generate(context: StageContext) -> None:
     write_lines(context.directory / "samples.txt", tokenizer.decode_batch(texts.tolist()))
     speed = texts.numel() / min(seconds)
     num_tokens = len(read_encoded(inputs.encoded, "dev").stream(TEXT).values)
-    bytes_per_token = int(bytes_of(lines_of(inputs.corpus, "dev")).sum()) / max(1, num_tokens)
+    num_bytes = int(bytes_of(lines_of(inputs.corpus, "dev")).sum())
+    bytes_per_token = num_bytes / max(1, num_tokens)
     signature = f"texts:{NUM_TEXTS}|tokens:{texts.shape[1]}|device:{torch.device(context.device).type}"
     measured = {"generation/tokens_per_s": speed, "generation/bytes_per_s": speed * bytes_per_token}
     scores = {name: Score(value, NUM_TEXTS, "maximize", signature) for name, value in measured.items()}
@@ -545,7 +561,8 @@ def rows_and_adapters(
     """Put adapters into a model, in place; let them and new rows learn in all steps, and nothing else."""
     candidates = {} if new_rows is None else new_rows.rows
     rows = {name: new for name, new in candidates.items() if bool(new.any())}
-    add_adapters(model, config, {name for name, _ in model.named_parameters()} - rows.keys(), seed)
+    names = {name for name, _ in model.named_parameters()}
+    add_adapters(model, config, names - rows.keys(), seed)
     for name, parameter in model.named_parameters():
         if ADAPTER in name:
             rows[name] = torch.ones(len(parameter), dtype=torch.bool)

@@ -71,7 +71,8 @@ class DataConfig(StrictConfig):
                 f"languages are {', '.join(self.languages)}: the task has {self.num_sources} sources and a "
                 "target; name the language of each, the target's last"
             )
-        if unknown := sorted(set(self.text or ()) - set(self.languages)):
+        unknown = sorted(set(self.text or ()) - set(self.languages))
+        if unknown:
             yield f"text has {', '.join(unknown)}, the task's languages are {', '.join(self.languages)}"
 
     @property
@@ -202,12 +203,16 @@ class Config(StrictConfig):
     def languages(self) -> tuple[str, ...]:
         """Language of each source of an example, then that of the target."""
         first, *others = self.data.languages
-        return (first, first, *others) if self.documents == "previous" else self.data.languages
+        if self.documents == "previous":
+            return (first, first, *others)
+        return self.data.languages
 
     @property
     def read_sources(self) -> tuple[int, ...]:
         """Sources that the model reads, by index."""
-        return tuple(range(len(self.languages) - 1)) if self.read is None else self.read
+        if self.read is None:
+            return tuple(range(len(self.languages) - 1))
+        return self.read
 
     @property
     def language_tokens(self) -> dict[str, str]:
@@ -237,7 +242,8 @@ class Config(StrictConfig):
         if self.single_source is not None and self.single_source.draws is not None:
             chosen.append(("single_source.draws", self.single_source.draws))
         for name, sources in chosen:
-            if max(sources) >= num_sources or min(sources) < 0 or len(set(sources)) < len(sources):
+            has_repeats = len(set(sources)) < len(sources)
+            if max(sources) >= num_sources or min(sources) < 0 or has_repeats:
                 yield (
                     f"{name} is {list(sources)}: an example has sources 0 to {num_sources - 1}, each at most "
                     "once"
@@ -273,7 +279,8 @@ class Config(StrictConfig):
             if named is not None and (missing := sorted(set(self.data.languages) - set(named))):
                 yield f"upstream.checkpoint.language_ids lacks {', '.join(missing)}"
             return
-        if missing := sorted(read_languages - set(self.data.text or ())):
+        missing = sorted(read_languages - set(self.data.text or ()))
+        if missing:
             yield f"upstream learns from data.text, which lacks {', '.join(missing)}"
         depths = self.model.num_encoder_layers, self.model.num_decoder_layers
         if upstream.objective == "masked_tokens" and depths[0] != depths[1]:

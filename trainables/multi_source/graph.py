@@ -101,7 +101,9 @@ class _Trial(TrialStages[Config]):
 
         Every arm on documents has the separator, used or not, so that all share vocabulary and pretraining.
         """
-        return (SEPARATOR,) if "document" in self.config.data.task.roles else ()
+        if "document" in self.config.data.task.roles:
+            return (SEPARATOR,)
+        return ()
 
     @cached_property
     def tokenizer(self) -> Stage:

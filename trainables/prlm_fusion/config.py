@@ -42,27 +42,28 @@ _BRANCHING = get_args(MergeName)
 _BRANCHED: Condition = {"fusion.merge": _BRANCHING}
 _FUSED: Condition = {"fusion.merge": ("direct", *_BRANCHING)}
 _READS: Condition = {"fusion.weights": ("pretrained", "random")}
-_FROZEN: Condition = {**_READS, "fusion.is_frozen": (True,)}
+_READ: Condition = {**_FUSED, **_READS}
+_FINETUNED: Condition = {**_READ, "fusion.is_frozen": (False,)}
+_FROZEN: Condition = {**_READ, "fusion.is_frozen": (True,)}
 _FROZEN_FIRST: Condition = {"fusion.first_stage": (GIVEN,)}
 READ_WHEN: ReadWhen = {
-    "data.upstream": ({**_FUSED, **_READS},),
-    "pretraining": ({**_FUSED, **_READS},),
+    "data.upstream": (_READ,),
+    "pretraining": (_READ,),
     "fusion": (_FUSED,),
     "fusion.merge": (),
     "fusion.site": (_BRANCHED,),
     "fusion.side": (_BRANCHED,),
     "fusion.init": (_BRANCHED,),
-    "fusion.layers": ({**_FUSED, **_READS},),
+    "fusion.layers": (_READ,),
     "fusion.group_size": ({"fusion.layers": ("groups",)},),
     "fusion.has_mlp": ({"fusion.merge": ("direct",)},),
-    "fusion.first_stage": ({**_FUSED, **_READS},),
-    "fusion.is_frozen": ({**_FUSED, **_READS},),
-    "fusion.lr_multiplier": ({**_FUSED, **_READS, "fusion.is_frozen": (False,)},),
-    "fusion.part": ({**_FUSED, **_READS, "fusion.is_frozen": (False,)},),
-    "fusion.has_frozen_dropout": ({**_FUSED, **_FROZEN}, _FROZEN_FIRST),
+    "fusion.first_stage": (_READ,),
+    "fusion.is_frozen": (_READ,),
+    "fusion.lr_multiplier": (_FINETUNED,),
+    "fusion.part": (_FINETUNED,),
+    "fusion.has_frozen_dropout": (_FROZEN, _FROZEN_FIRST),
     "fusion.states": tuple(
-        {**condition, "fusion.has_frozen_dropout": (False,)}
-        for condition in ({**_FUSED, **_FROZEN}, _FROZEN_FIRST)
+        {**condition, "fusion.has_frozen_dropout": (False,)} for condition in (_FROZEN, _FROZEN_FIRST)
     ),
     "fusion.max_tokens": ({**_BRANCHED, **_READS},),
     "model.has_source_scale": ({"fusion.merge": ("none", *_BRANCHING)},),
@@ -135,7 +136,8 @@ class ElectraPrlm(StrictConfig):
     """Weight of the discriminator's loss relative to the generator's (50 in the paper)."""
 
     def _problems(self) -> Iterator[str]:
-        if self.model.d_model % 2 or self.model.d_model // 2 % max(1, self.model.num_heads // 2):
+        half_heads = max(1, self.model.num_heads // 2)
+        if self.model.d_model % 2 or self.model.d_model // 2 % half_heads:
             yield (
                 f"d_model {self.model.d_model} with num_heads {self.model.num_heads}: the generator has half "
                 "of both, so half the width must be divisible by half the heads"

@@ -17,7 +17,6 @@ from nlgraft.nn.context_config import (
 from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.stages import context_graph, seq2seq_graph
-from nlgraft.stages.config_parts import DevLossTrainConfig
 from nlgraft.stages.masked_lm_graph import MaskedText, masked_text, word_tokenizer
 from nlgraft.stages.seq2seq_graph import (
     ContextStages,
@@ -115,7 +114,11 @@ def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageG
 
 
 def _trained(
-    config: Config, corpus: Stage, prlms: Mapping[str, Prlm], seed: int, name: str = "trained"
+    config: Config,
+    corpus: Stage,
+    prlms: Mapping[str, Prlm],
+    seed: int,
+    name: str = "trained",
 ) -> tuple[Stage, EncodedText, View]:
     """Train the model, after its first stage if it has one; return it with what it reads, and how."""
     model = transformer(config)
@@ -128,9 +131,11 @@ def _trained(
     states = _states(config, model, corpus, prlms) if config.fusion.is_stored else {}
     start = None
     if config.fusion.first_stage is not None and prlms:
-        start, *_ = _trained(
-            _first_stage(config, config.fusion.first_stage), corpus, prlms, seed, FIRST_STAGE
-        )
+        # The same with frozen models.
+        frozen = {"is_frozen": True, "lr_multiplier": 1.0, "part": None, "first_stage": None}
+        fusion = config.fusion.model_copy(update=frozen)
+        first = config.model_copy(update={"train": config.fusion.first_stage, "fusion": fusion})
+        start, *_ = _trained(first, corpus, prlms, seed, FIRST_STAGE)
     part = None if config.fusion.is_frozen or not prlms else config.fusion.part
     settings = TrainSettings(
         train=config.train,
@@ -143,12 +148,6 @@ def _trained(
     contexts = ContextStages({name: prlm.encoder for name, prlm in prlms.items()}, states)
     trained = seq2seq_graph.train(name, text, settings, seed=seed, start=start, contexts=contexts)
     return trained, text, view
-
-
-def _first_stage(config: Config, train: DevLossTrainConfig) -> Config:
-    """Describe the training that comes first: the same, with frozen models."""
-    frozen = {"is_frozen": True, "lr_multiplier": 1.0, "part": None, "first_stage": None}
-    return config.model_copy(update={"train": train, "fusion": config.fusion.model_copy(update=frozen)})
 
 
 def _prlm(config: Config, name: str, text: MaskedText | None, seed: int) -> Prlm:
@@ -169,11 +168,17 @@ def _prlm(config: Config, name: str, text: MaskedText | None, seed: int) -> Prlm
     return replace(prlm, encoder=drawn)
 
 
-def _text(config: Config, corpus: Stage, prlms: Mapping[str, Prlm], *, is_direct: bool) -> EncodedText:
+def _text(
+    config: Config,
+    corpus: Stage,
+    prlms: Mapping[str, Prlm],
+    *,
+    is_direct: bool,
+) -> EncodedText:
     """Encode the task's text, including the input of the pretrained models unless their states are stored."""
     tokenizers = seq2seq_graph.tokenizers("downstream", config.tokenizer, {"downstream": corpus})
     streams = {context_graph.context_side(name).stream: prlm.tokenizer for name, prlm in prlms.items()}
-    all_tokenizers = {**tokenizers, **streams}
+    all_tokenizers = tokenizers | streams
     name = "_".join(("downstream", *prlms))
     text = seq2seq_graph.encode(
         name,

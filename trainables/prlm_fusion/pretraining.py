@@ -80,7 +80,8 @@ class NextTokens(Pretraining):
         ids_BT, valid_BT = true_ids(batch), batch.tokens.valid
         logits_BTV = self.model(input_ids=ids_BT, attention_mask=valid_BT.long()).logits
         is_next = valid_BT[:, 1:]
-        loss = F.cross_entropy(logits_BTV[:, :-1][is_next], ids_BT[:, 1:][is_next], reduction="sum")
+        logits_PV = logits_BTV[:, :-1][is_next]
+        loss = F.cross_entropy(logits_PV, ids_BT[:, 1:][is_next], reduction="sum")
         return Loss(loss, int(is_next.sum()))
 
 
@@ -125,7 +126,8 @@ class ReplacedTokens(Pretraining):
     def corrupted(self, batch: MaskedBatch, logits_MV: Tensor) -> Tensor:
         """Replace the masked positions of the original tokens by samples of the generator, [B, T]."""
         read_BT = true_ids(batch)
-        read_BT[batch.labels != NOT_PREDICTED] = torch.multinomial(logits_MV.float().softmax(-1), 1)[:, 0]
+        drawn_M1 = torch.multinomial(logits_MV.float().softmax(-1), 1)
+        read_BT[batch.labels != NOT_PREDICTED] = drawn_M1[:, 0]
         return read_BT
 
 
@@ -144,7 +146,8 @@ class Distillation(Pretraining):
         masked_share: float,
     ) -> None:
         super().__init__()
-        self.student, self.teacher, self.config = student, teacher.requires_grad_(False).eval(), config
+        self.student, self.config = student, config
+        self.teacher = teacher.requires_grad_(False).eval()
         self.cosine_weight = config.cosine_weight * masked_share
 
     @property

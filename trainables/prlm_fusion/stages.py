@@ -86,7 +86,8 @@ def _dev_loss(model: Pretraining, dev: MaskedData, device: str) -> float:
     # Fixes the tokens that ELECTRA's generator samples.
     with seeded(SCORING_SEED):
         losses += [model(dev.batch(rows, 0).to(device)) for rows in dev.epoch(0)]
-    return float(sum(loss.loss_sum for loss in losses)) / sum(loss.num_tokens for loss in losses)
+    num_tokens = sum(loss.num_tokens for loss in losses)
+    return float(sum(loss.loss_sum for loss in losses)) / num_tokens
 
 
 def write_tokenizer(path: Path, names: Mapping[str, str], max_tokens: int, directory: Path) -> None:

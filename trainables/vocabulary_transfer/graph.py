@@ -84,7 +84,9 @@ class _Trial(TrialStages[Config]):
     @cached_property
     def text(self) -> MaskedText:
         """Labelled text in the trial's vocabulary."""
-        return self.old_text if self.method == KEPT else self._in_new("downstream", self.corpus)
+        if self.method == KEPT:
+            return self.old_text
+        return self._in_new("downstream", self.corpus)
 
     @cached_property
     def unlabelled_text(self) -> MaskedText:

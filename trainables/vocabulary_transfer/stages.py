@@ -44,9 +44,9 @@ def split(context: StageContext) -> None:
     """Pool the examples of a corpus and split them again, stratified by label."""
     settings, inputs = SPLIT.read(context)
     corpora = [read_corpus(inputs.pooled / name) for name in SPLITS]
-    streams = {
-        role: [line for corpus in corpora for line in corpus.streams()[role]] for role in corpora[0].streams()
-    }
+    streams = {}
+    for role in corpora[0].streams():
+        streams[role] = [line for corpus in corpora for line in corpus.streams()[role]]
     pooled = Corpus.from_streams(streams)
     for name, rows in stratified(streams["label"], streams["source 0"], settings.split).items():
         write_corpus(pooled.at(rows), context.directory / name)
@@ -62,7 +62,8 @@ def leave_out(context: StageContext) -> None:
         DataError: Nothing is left of train or dev.
     """
     _, inputs = APART.read(context)
-    dev, test = (set(read_corpus(inputs.left_out / name).sources[0]) for name in ("dev", "test"))
+    dev = {*read_corpus(inputs.left_out / "dev").sources[0]}
+    test = {*read_corpus(inputs.left_out / "test").sources[0]}
     scored = {"train": dev | test, "dev": test, "test": set()}
     for name in SPLITS:
         corpus = read_corpus(inputs.corpus / name)
@@ -92,7 +93,8 @@ def stratified(labels: Sequence[str], lines: Sequence[str], config: SplitConfig)
     split_rows: dict[str, list[int]] = {name: [] for name in SPLITS}
     for label, groups in _groups(labels, lines, kept).items():
         order = generator_for(SPLIT_SEED, "split", label).permutation(len(groups))
-        sizes = np.cumsum([0, *(len(groups[index]) for index in order)])
+        shuffled = [groups[index] for index in order]
+        sizes = np.cumsum([0, *map(len, shuffled)])
         # for each edge, the number of groups whose cumulated examples come nearest to it
         goals = np.round(kept_share * sizes[-1] * edges)
         ends = np.abs(sizes[None, :] - goals[:, None]).argmin(axis=1)
@@ -102,7 +104,7 @@ def stratified(labels: Sequence[str], lines: Sequence[str], config: SplitConfig)
                 "and test; keep fewer labels (data.split.num_labels) or more examples (num_examples)"
             )
         for name, start, end in zip(SPLITS, ends[:-1], ends[1:], strict=True):
-            split_rows[name] += [row for index in order[start:end] for row in groups[index]]
+            split_rows[name] += [row for group in shuffled[start:end] for row in group]
     return {
         name: generator_for(SPLIT_SEED, "order", name).permutation(rows).tolist()
         for name, rows in split_rows.items()
@@ -117,7 +119,8 @@ def _groups(labels: Sequence[str], lines: Sequence[str], kept: Sequence[str]) ->
             rows.setdefault(line, []).append(row)
     groups: dict[str, list[list[int]]] = {label: [] for label in kept}
     for group in rows.values():
-        groups[Counter(labels[row] for row in group).most_common(1)[0][0]].append(group)
+        [(label, _)] = Counter(labels[row] for row in group).most_common(1)
+        groups[label].append(group)
     return groups
 
 

@@ -173,7 +173,8 @@ def did_you_mean(name: str, allowed: Sequence[str]) -> str:
     """Suggest the nearest of the first 500 names: ``"Did you mean 'x'?"``; empty if none is similar."""
     near = difflib.get_close_matches(name, allowed[:_MAX_NAMES], n=1, cutoff=0.6)
     if not near and len(name) >= _LEAST_PART:
-        near = [other for other in allowed[:_MAX_NAMES] if name.lower() in re.split(r"[._/]", other.lower())]
+        part = name.lower()
+        near = [other for other in allowed[:_MAX_NAMES] if part in re.split(r"[._/]", other.lower())]
     return f"Did you mean '{near[0]}'?" if near else ""
 
 

@@ -22,7 +22,10 @@ class Pacer:
     """
 
     def __init__(
-        self, pause_s: float, share: float = 1.0, clock: Callable[[], float] = time.monotonic
+        self,
+        pause_s: float,
+        share: float = 1.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pause_s = pause_s
         self._share = share

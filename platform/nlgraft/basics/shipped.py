@@ -33,7 +33,9 @@ class _SystemFinder:
     ) -> ModuleSpec | None:
         first, *inner = name.split(".")
         folder = _ROOT.joinpath(*[first, *inner][:-1])
-        return PathFinder.find_spec(name, [str(folder)]) if first == SYSTEMS_PACKAGE else None
+        if first == SYSTEMS_PACKAGE:
+            return PathFinder.find_spec(name, [str(folder)])
+        return None
 
 
 def make_importable() -> None:
@@ -75,7 +77,8 @@ def study_path(study: str | os.PathLike[str]) -> Path:
             [Problem("", f"several studies are called {name!r}: {', '.join(matches)}; give one")], name
         )
     files = [f"{name}{suffix}" for suffix in STUDY_SUFFIXES if Path(f"{name}{suffix}").exists()]
-    near = did_you_mean(name, [*studies(), *(key.partition("/")[2] for key in studies())])
+    short_names = [key.partition("/")[2] for key in studies()]
+    near = did_you_mean(name, [*studies(), *short_names])
     hint = f"Did you mean '{files[0]}'?" if files else near
     reason = f"there is no file {name!r}, nor a study of this name in `nlgraft studies`. {hint}".rstrip()
     raise StudyError([Problem("", reason)], name)

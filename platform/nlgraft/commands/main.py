@@ -207,7 +207,12 @@ def _run(study: Study, is_json: bool, address: str | None, **options: Any) -> No
 )
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="Default: the first seed of the study.")
 @has_json
-def trial(study: Study, cell: tuple[str, ...], seed: int | None, is_json: bool) -> None:
+def trial(
+    study: Study,
+    cell: tuple[str, ...],
+    seed: int | None,
+    is_json: bool,
+) -> None:
     """Run one trial in this process, without Ray: for debugging.
 
     stderr tells why each stage runs or is reused, and what it reports.
@@ -305,7 +310,11 @@ def watch(study: Study, out: Path | None) -> None:
     help="Another study of the same store, in the same text: a file or a name. Repeatable; md or html.",
 )
 def report(
-    study: Study, formats: tuple[str, ...], out: Path | None, paper: Path | None, others: tuple[str, ...]
+    study: Study,
+    formats: tuple[str, ...],
+    out: Path | None,
+    paper: Path | None,
+    others: tuple[str, ...],
 ) -> None:
     """Report the results that the store holds of a study.
 
@@ -353,7 +362,8 @@ def why(
     from nlgraft import api
     from nlgraft.analysis.rendering.prose import explain
 
-    named = shlex.join([study_name, *overrides, *([] if storage is None else ["--storage", storage])])
+    place = [] if storage is None else ["--storage", storage]
+    named = shlex.join([study_name, *overrides, *place])
     study = find_study(study_name, overrides, storage)
     say_if_never_run(study, study_name)
     result = api.load(study)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import random
-import re
 import shutil
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -26,7 +25,7 @@ from nlgraft.study.data import paths
 from nlgraft.study.data.plan import Plan
 from nlgraft.study.data.system import System
 from nlgraft.study.public import Study
-from nlgraft.study.reading.documents import resolve_plain
+from nlgraft.study.reading.documents import write_yaml
 from nlgraft.text.corpora import Corpus, load_split_files
 from nlgraft.text.corpus_checks import normalization_warning
 from nlgraft.text.corpus_config import FilesConfig, SplitFiles, word_tokens
@@ -142,7 +141,8 @@ def write_study(
     template = _template(system)
     _check_options(template, system, text, upstream, checkpoint, languages)
     folder = out.with_name(f"{out.stem}_text")
-    if taken := [str(path) for path in (out, folder) if path.exists()]:
+    taken = [str(path) for path in (out, folder) if path.exists()]
+    if taken:
         raise DataError(f"{' and '.join(taken)}: there already; give another --out")
     corpus = text.read()
     notes: list[str] = []
@@ -176,7 +176,11 @@ def write_study(
         **_vocabularies(splits, pretraining),
         "least_byte_tokens": LEAST_BYTE_TOKENS + _LEAST_LEARNED,
         "score": _score(splits["dev"], notes),
-        "tail": _TAIL.format(metric=f"dev/{metric}", direction=direction, seeds=[*range(1, num_seeds + 1)]),
+        "tail": _TAIL.format(
+            metric=f"dev/{metric}",
+            direction=direction,
+            seeds=[*range(1, num_seeds + 1)],
+        ),
         "claim": partial(_claim, metric),
     }
     try:
@@ -186,7 +190,10 @@ def write_study(
         shutil.rmtree(folder)
         out.unlink()
         raise
-    notes += _floor(splits, metric, _num_scored(plans["minutes"]))
+    corpora = plans["minutes"].corpora
+    (task,) = corpora.keys() & _TASKS
+    # Its limits may take a part of the test lines.
+    notes += _floor(splits, metric, corpora[task]["test"]["num_examples"])
     # Above all about text, which is mended in the files that were given here.
     notes += plans["minutes"].warnings
     # No template uses all the layouts of the text that were written.
@@ -194,7 +201,8 @@ def write_study(
     for path in folder.iterdir():
         if f"{folder.name}/{path.name}" not in study:
             path.unlink()
-    return NewStudy(out, folder, {split: len(lines) for split, lines in splits.items()}, plans, notes)
+    sizes = {split: len(lines) for split, lines in splits.items()}
+    return NewStudy(out, folder, sizes, plans, notes)
 
 
 _TAIL = """analysis: {{family: claims}}
@@ -279,12 +287,6 @@ def _unseen_words(upstream: Corpus, test: Corpus) -> list[str]:
     ]
 
 
-def _num_scored(plan: Plan) -> int:
-    """Count the test lines of a plan's task, of which its limits may take a part."""
-    (task,) = plan.corpora.keys() & _TASKS
-    return plan.corpora[task]["test"]["num_examples"]
-
-
 def _floor(splits: Mapping[str, Corpus], metric: str, num_scored: int) -> list[str]:
     """Say from which score a cell has learned anything, as the report will judge it."""
     from nlgraft.analysis.estimates.trivial import NEAR, Trivial, trivial_texts  # takes .2 s to import
@@ -293,8 +295,8 @@ def _floor(splits: Mapping[str, Corpus], metric: str, num_scored: int) -> list[s
     is_part = num_scored < len(splits["test"])
     part = f"; @minutes scores {num_scored:,} of {len(splits['test']):,} test lines, @gpu all"
     if test.labels is not None:
-        share = 100 * Counter(test.labels).most_common(1)[0][1] / len(test)
-        outputs = [Trivial("the most frequent class for every line", share)]
+        largest = max(Counter(test.labels).values())
+        outputs = [Trivial("the most frequent class for every line", 100 * largest / len(test))]
     elif test.target is not None:
         tokenizers = choose_tokenizers(splits["dev"].target or [])
         outputs = [*trivial_texts(metric, test.target, test.sources, tokenizers)]
@@ -370,7 +372,8 @@ def _split(
     """Hold out dev and test at random, but for those of ``held_out``, whose text train then lacks."""
     held_out = held_out or {}
     train = _without(corpus, held_out, option, notes)
-    if train.labels is not None and len({*train.labels}) > len({*train.sources[0]}):
+    num_classes = len({*(train.labels or ())})
+    if num_classes > len({*train.sources[0]}):
         raise DataError("there are more classes than sources: are --source and --label swapped?")
     sizes = {"train": len(train)}
     for split in ("dev", "test"):
@@ -384,24 +387,32 @@ def _split(
             f"--held-out {num_held_out} leaves {max(0, sizes['train'])} of {len(train)} examples to train; "
             f"give at most {len(train) // 4}"
         )
-    drawn = {split: _divide(lines, {split: len(lines)})[split] for split, lines in held_out.items()}
-    splits = _divide(train, sizes) | drawn
+    splits = _divide(train, sizes)
+    for split, lines in held_out.items():
+        splits |= _divide(lines, {split: len(lines)})
     if min(len(splits[split]) for split in ("dev", "test")) < 10:
         raise DataError(
             f"the {len(train)} examples of {option} have too few different lines: dev and test need "
             "some that train lacks"
         )
     class_sizes = Counter(train.labels or [])
-    if alone := sorted(label for label, number in class_sizes.items() if number == 1):
+    alone = sorted(label for label, number in class_sizes.items() if number == 1)
+    if alone:
         classes = count(len(alone), "class", "classes")
         notes.append(f"in train alone, {classes} of one example: {name_some(alone)}")
     return splits
 
 
-def _without(corpus: Corpus, held_out: Mapping[str, Corpus], option: str, notes: list[str]) -> Corpus:
+def _without(
+    corpus: Corpus,
+    held_out: Mapping[str, Corpus],
+    option: str,
+    notes: list[str],
+) -> Corpus:
     """Leave out what shares a source or a target with text that is held out, and refuse what is too short."""
     held_keys = {key for lines in held_out.values() for keys in _keys(lines) for key in keys}
-    kept = corpus.at([n for n, keys in enumerate(_keys(corpus)) if held_keys.isdisjoint(keys)])
+    disjoint = [n for n, keys in enumerate(_keys(corpus)) if held_keys.isdisjoint(keys)]
+    kept = corpus.at(disjoint)
     left_out = f"{count(len(corpus) - len(kept), 'example')} of {option} stand in dev or test"
     if len(kept) < _MIN_EXAMPLES:
         why = f" ({left_out})" if len(kept) < len(corpus) else ""
@@ -439,14 +450,17 @@ def _divide(corpus: Corpus, sizes: Mapping[str, int]) -> dict[str, Corpus]:
     for groups in strata.values():
         for position, group in enumerate(groups):
             is_first = position == 0 or len(group) > largest
-            placed.append((0.0 if is_first else (position + offset.random()) / len(groups), group))
+            place = 0.0 if is_first else (position + offset.random()) / len(groups)
+            placed.append((place, group))
     names = [name for name, size in sizes.items() for _ in range(size)]
     part_of: dict[int, str] = {}
     for _, group in sorted(placed):
         part_of |= dict.fromkeys(group, names[len(part_of)])
     # In random order, since limits take the first lines.
-    shuffled_examples = random.Random(3).sample(range(len(corpus)), len(corpus))
-    return {name: corpus.at([n for n in shuffled_examples if part_of[n] == name]) for name in sizes}
+    examples: dict[str, list[int]] = {name: [] for name in sizes}
+    for n in random.Random(3).sample(range(len(corpus)), len(corpus)):
+        examples[part_of[n]].append(n)
+    return {name: corpus.at(numbers) for name, numbers in examples.items()}
 
 
 def _groups(corpus: Corpus) -> list[list[int]]:
@@ -455,9 +469,12 @@ def _groups(corpus: Corpus) -> list[list[int]]:
     from scipy.sparse.csgraph import connected_components  # takes .2 s to import
 
     first: dict[object, int] = {}
-    pairs = [(n, first.setdefault(key, n)) for n, keys in enumerate(_keys(corpus)) for key in keys]
+    examples, others = [], []
+    for n, keys in enumerate(_keys(corpus)):
+        examples += [n] * len(keys)
+        others += [first.setdefault(key, n) for key in keys]
     shape = (len(corpus), len(corpus))
-    links = coo_array(([True] * len(pairs), tuple(zip(*pairs, strict=True))), shape)
+    links = coo_array(([True] * len(others), (examples, others)), shape)
     groups: dict[int, list[int]] = defaultdict(list)
     for example, group in enumerate(connected_components(links, directed=False)[1]):
         groups[group].append(example)
@@ -476,7 +493,7 @@ def _text_values(
         parts = _divide(train, {"downstream": len(train) - num_upstream, "upstream": num_upstream})
         apart = _write_splits(folder, "upstream_", {"train": parts["upstream"]})
         downstream = _write_splits(folder, "downstream_", {"train": parts["downstream"]})
-        task = {**files["both"], **downstream["both"]}
+        task = files["both"] | downstream["both"]
     else:
         apart = _write_splits(folder, "upstream_", upstream)
         task = files["both"]
@@ -485,8 +502,8 @@ def _text_values(
         "sides": files,
         "upstream": {**(files if upstream is None else apart), "is_own": upstream is None},
         "apart": {
-            "upstream": {**files["both"], **apart["both"]},
-            "upstream_source": {**files["source"], **apart["source"]},
+            "upstream": files["both"] | apart["both"],
+            "upstream_source": files["source"] | apart["source"],
             "downstream": task,
         },
     }
@@ -513,15 +530,8 @@ def _write_splits(folder: Path, prefix: str, splits: Mapping[str, Corpus]) -> di
 
 def _flow(value: Any) -> str:
     """Write JSON values as YAML on one line."""
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_flow(inner)}" for key, inner in value.items()) + "}"
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return "[" + ", ".join(map(_flow, value)) + "]"
-    if isinstance(value, str):
-        # Unquoted only if YAML reads the bare word as this text, not as a boolean or null.
-        is_plain = re.fullmatch(r"[A-Za-z_/][\w./-]*", value) and resolve_plain(value) == value
-        return value if is_plain else json.dumps(value, ensure_ascii=False)
-    return "null" if value is None else str(value)
+    # As the item of a list, in which a comma, say, has to be quoted.
+    return write_yaml([value], is_flow=True).strip()[1:-1]
 
 
 def _vocabularies(
@@ -535,7 +545,9 @@ def _vocabularies(
         ``pieces``: settings of SentencePiece, in which bytes spell rare characters where there are too many.
     """
     train = splits["train"]
-    lines = [*train.text(), *([] if upstream is None else upstream["train"].text())]
+    lines = [*train.text()]
+    if upstream is not None:
+        lines += upstream["train"].text()
     config = LearnedTokenizerConfig()
     references = [line for split in ("dev", "test") for line in splits[split].target or []]
     if normalization_warning(config.normalization, references):
@@ -572,7 +584,7 @@ def _pieces(lines: Sequence[str], config: LearnedTokenizerConfig, size: int, mos
 def _vocabulary_sizes(train: Corpus) -> dict[str, int]:
     """Sizes of a vocabulary by scale: about half of a side's distinct words, so that it holds their parts."""
     sizes = []
-    for side in [*train.sources, *([] if train.target is None else [train.target])]:
+    for side in train.sides().values():
         # The task's vocabulary is learned without the text of the pretraining.
         lines = side[: round((1 - _UPSTREAM_SHARE) * min(len(side), _NUM_COUNTED))]
         words = {word for line in lines for word in line.split()}
@@ -583,7 +595,7 @@ def _vocabulary_sizes(train: Corpus) -> dict[str, int]:
 
 def _languages(text: Text) -> list[str]:
     """Name languages by the suffixes of files, ``de`` of ``train.de.gz``, or else by role."""
-    files = [*text.sources, *([] if text.target is None else [text.target])]
+    files = filter(None, [*text.sources, text.target])
     names = [without_compression(name).rpartition(".")[2] for name in files]
     if all(name.isalpha() and len(name) <= 3 for name in names):
         return names
@@ -609,7 +621,12 @@ def _released(directory: Path) -> dict[str, Any]:
     }
 
 
-def _write_fitting(template: str, system: System, values: Mapping[str, Any], out: Path) -> dict[str, Plan]:
+def _write_fitting(
+    template: str,
+    system: System,
+    values: Mapping[str, Any],
+    out: Path,
+) -> dict[str, Plan]:
     """Write the study; where a scale would take too long here, write it again with fewer steps."""
     number = values["num_examples"]
     factors = {scale: min(1.0, max(_LEAST_SHARE, number / full)) for scale, full in _EXAMPLES.items()}

@@ -36,7 +36,12 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{seconds_left:02d}" if hours else f"{minutes}:{seconds_left:02d}"
 
 
-def step_text(stage: str, step: int, num_steps: int | None, metrics: Mapping[str, float]) -> str:
+def step_text(
+    stage: str,
+    step: int,
+    num_steps: int | None,
+    metrics: Mapping[str, float],
+) -> str:
     """Describe a report of a stage: ``training step 300 of 2000, dev/loss 3.21``, ``encoded line 20000``."""
     if num_steps is None and not metrics:
         return f"{stage} line {step}"
@@ -55,7 +60,10 @@ class Progress:
     """
 
     def __init__(
-        self, stream: TextIO, metrics: Sequence[str] = (), now: Callable[[], float] = time.monotonic
+        self,
+        stream: TextIO,
+        metrics: Sequence[str] = (),
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._console = Console(file=stream, highlight=False, soft_wrap=True)
         self._metrics = metrics

@@ -86,7 +86,7 @@ def show_settings(knobs: Sequence[Mapping[str, Any]], choices: Mapping[str, Sequ
         if shared:
             click.echo(f"\n{part}")
             _print_wrapped(shared)
-        for kinds in sorted({_kinds(knob) for knob in rows}, key=lambda kinds: (kinds != "", kinds)):
+        for kinds in sorted({_kinds(knob) for knob in rows}):
             if kinds:
                 click.echo(f"\n{part}, {kinds}")
             for knob in rows:
@@ -126,12 +126,14 @@ def _range(values: Sequence[Any]) -> list[str]:
     """Write three or more consecutive integers as one range; empty for other values."""
     first, last = values[0], values[-1]
     # Not by isinstance: a boolean is an int, too.
-    is_range = len(values) > 2 and type(first) is int and [*values] == [*range(first, last + 1)]
-    return [f"{first} to {last}"] if is_range else []
+    if len(values) > 2 and type(first) is int and [*values] == [*range(first, last + 1)]:
+        return [f"{first} to {last}"]
+    return []
 
 
 def _listed(names: Sequence[str]) -> str:
-    return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def show_metrics(system: System, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -189,4 +191,6 @@ def _print_wrapped(*paragraphs: str) -> None:
 
 
 def _width() -> int:
-    return min(os.get_terminal_size().columns, 100) if sys.stdout.isatty() else _WIDTH
+    if sys.stdout.isatty():
+        return min(os.get_terminal_size().columns, 100)
+    return _WIDTH

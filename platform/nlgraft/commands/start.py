@@ -155,7 +155,8 @@ def init(
 def _held(split: str, sources: tuple[str, ...], text: dict[str, Any]) -> tuple[Any, ...] | None:
     """Take sources, target, label and table of a split from the options; None where none is given."""
     main = {"source": sources, "target": text["target"], "label": text["label"]}
-    files, table = {role: text.pop(f"{split}_{role}") for role in main}, text.pop(f"{split}_table")
+    files = {role: text.pop(f"{split}_{role}") for role in main}
+    table = text.pop(f"{split}_table")
     if table:
         return (*(files[role] or column for role, column in main.items()), table)
     if not any(files.values()):
@@ -164,7 +165,7 @@ def _held(split: str, sources: tuple[str, ...], text: dict[str, Any]) -> tuple[A
     missing = [
         f"--{split}-{role}"
         for role, value in main.items()
-        if (len(value) != len(files[role]) if role == "source" else bool(value) != bool(files[role]))
+        if bool(value) != bool(files[role]) or (role == "source" and len(value) != len(files[role]))
     ]
     if missing:
         raise DataError(f"{', '.join(missing)}: give {split} the options that the text itself has")

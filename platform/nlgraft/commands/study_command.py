@@ -84,7 +84,12 @@ def with_study(
 
     def declare(function: Callable[..., None]) -> Callable[..., None]:
         @wraps(function)
-        def command(study_file: str, overrides: tuple[str, ...], storage: str | None, **options: Any) -> None:
+        def command(
+            study_file: str,
+            overrides: tuple[str, ...],
+            storage: str | None,
+            **options: Any,
+        ) -> None:
             # Commands that start something take a file; those that look take a name as well.
             read = find_study if metavar == "STUDY" else read_study
             study = read(study_file, overrides, storage)
@@ -164,7 +169,7 @@ def calling_at_end(command: str | None, study: str) -> Iterator[None]:
     finally:
         if command is not None:
             # To stderr, since stdout is for the result.
-            code = subprocess.run(["sh", "-c", command, "sh", state, study], check=False, stdout=2).returncode
+            code = subprocess.call(["sh", "-c", command, "sh", state, study], stdout=2)
             if code:
                 click.echo(f"--on-end: `{command}` ended with {code}; the run stays {state}", err=True)
 

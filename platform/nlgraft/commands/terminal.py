@@ -50,20 +50,23 @@ def _table(
         if index == 0 or is_text:
             most = widest if index == 0 else None
             table.add_column(column, max_width=most, no_wrap=most is None and not is_text, overflow="fold")
-        elif widest is not None and max((cell_len(str(row[index])) for row in rows), default=0) > widest:
+        elif widest is not None and any(cell_len(str(row[index])) > widest for row in rows):
             table.add_column(column)
         else:
             table.add_column(column, justify="right", no_wrap=widest is not None)
     for row in rows:
         # As text: names and settings may hold brackets, which rich would read as its markup.
-        table.add_row(*[value if isinstance(value, Text) else Text(visible(str(value))) for value in row])
+        texts = [value if isinstance(value, Text) else Text(visible(str(value))) for value in row]
+        table.add_row(*texts)
     return table
 
 
 def _console() -> Console:
     console = Console(file=sys.stdout, highlight=False)
     # In a file or a pipe, rich would wrap tables at 80 columns.
-    return console if console.is_terminal else Console(file=sys.stdout, highlight=False, width=_FILE_WIDTH)
+    if console.is_terminal:
+        return console
+    return Console(file=sys.stdout, highlight=False, width=_FILE_WIDTH)
 
 
 def _print(*renderables: Any) -> None:
@@ -280,8 +283,8 @@ def _status(document: Mapping[str, Any]) -> Group:
 
 def _counts(document: Mapping[str, Any]) -> Table:
     names = list(document["counts"])
-    rows = [[cell["label"], *[cell["counts"][name] for name in names]] for cell in document["cells"]]
-    rows.append(["all", *[document["counts"][name] for name in names]])
+    rows = [[cell["label"], *map(cell["counts"].get, names)] for cell in document["cells"]]
+    rows.append(["all", *document["counts"].values()])
     return _table(["cell", *names], rows, title=str(document["study"]))
 
 

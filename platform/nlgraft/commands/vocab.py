@@ -177,7 +177,12 @@ def _transplant(options: dict[str, Any]) -> dict[str, Any]:
 @has_json
 @_file_errors
 def apply(
-    plan_directory: Path, model: str, out: Path, sides: Any, multiple: int | None, is_json: bool
+    plan_directory: Path,
+    model: str,
+    out: Path,
+    sides: Any,
+    multiple: int | None,
+    is_json: bool,
 ) -> None:
     """Write a checkpoint with the planned vocabulary; transformers loads it, tokenizer included."""
     _quieten()
@@ -240,7 +245,13 @@ def _echo_checks(model: str, checks: Sequence[Any], is_json: bool) -> None:
 @_count("--size", help="Keep at most this many tokens, the most frequent ones.")
 @has_json
 @_file_errors
-def prune_command(tokenizer: str, text: tuple[Path, ...], out: Path, is_json: bool, **options: Any) -> None:
+def prune_command(
+    tokenizer: str,
+    text: tuple[Path, ...],
+    out: Path,
+    is_json: bool,
+    **options: Any,
+) -> None:
     """Write a tokenizer without rare tokens; vocab plan and apply then give a model its rows."""
     from nlgraft.vocab_tool.changed import prune
 
@@ -255,7 +266,13 @@ def prune_command(tokenizer: str, text: tuple[Path, ...], out: Path, is_json: bo
 @_count("--min-count", default=2, help="Occurrences of a new token.")
 @has_json
 @_file_errors
-def extend_command(tokenizer: str, text: tuple[Path, ...], out: Path, is_json: bool, **options: Any) -> None:
+def extend_command(
+    tokenizer: str,
+    text: tuple[Path, ...],
+    out: Path,
+    is_json: bool,
+    **options: Any,
+) -> None:
     """Write a BPE or Unigram tokenizer with further tokens of a text; its old ids stay.
 
     BPE goes on merging; a Unigram model gets the pieces that raise the likelihood of the text most.

@@ -108,7 +108,8 @@ def _columns(model: ExportedModel) -> list[list[str]]:
     if lines[-1] == "":
         lines.pop()
     if len(model.columns) == 1:
-        if tabbed := next((number for number, line in enumerate(lines, start=1) if "\t" in line), None):
+        tabbed = next((number for number, line in enumerate(lines, start=1) if "\t" in line), None)
+        if tabbed:
             click.echo(
                 f"standard input, line {tabbed}: has a tab, but the model reads one source, "
                 f"{model.columns[0]}; all of the line is read as that",
@@ -122,7 +123,9 @@ def _columns(model: ExportedModel) -> list[list[str]]:
                 f"standard input, line {number}: {len(row)} columns, the model reads {len(model.columns)} "
                 f"with a tab between them: {', '.join(model.columns)}"
             )
-    return [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in model.columns]
+    if rows:
+        return [list(column) for column in zip(*rows, strict=True)]
+    return [[] for _ in model.columns]
 
 
 def _write(lines: list[str]) -> None:

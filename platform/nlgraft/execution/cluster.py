@@ -67,6 +67,7 @@ _FREE_PORTS = (
 )
 
 
+@dataclass
 class LocalRay:
     """The processes of a cluster of this machine, and the connection of this process to it.
 
@@ -75,10 +76,9 @@ class LocalRay:
         capacity: ``{"CPU": ..., "GPU": ...}``.
     """
 
-    def __init__(self, directory: Path, capacity: dict[str, float]) -> None:
-        self._directory = directory
-        self._capacity = capacity
-        self._head: subprocess.Popen[bytes] | None = None
+    _directory: Path
+    _capacity: dict[str, float]
+    _head: subprocess.Popen[bytes] | None = None
 
     def start(self, ray: Any, env_vars: dict[str, str]) -> None:
         """Start the cluster and join it.
@@ -216,8 +216,6 @@ DRIVER_SHARE = 0.001
 # Under `uv run` Ray builds an environment for each worker; read when ray is imported.
 _UV_ENVIRONMENT = "RAY_ENABLE_UV_RUN_RUNTIME_ENV"
 
-_log = logging.getLogger(__name__)
-
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AIR_NEW_OUTPUT": "0",  # Tune's own tables would mix with ours and with --json
@@ -264,9 +262,11 @@ def num_local_gpus() -> int:
     """Count the NVIDIA GPUs that ``CUDA_VISIBLE_DEVICES`` leaves, without loading a driver library."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
-        return len([entry for entry in visible.split(",") if entry.strip() not in ("", "-1")])
+        return sum(entry.strip() not in ("", "-1") for entry in visible.split(","))
     listing = Path("/proc/driver/nvidia/gpus")
-    return len(list(listing.iterdir())) if listing.is_dir() else 0
+    if listing.is_dir():
+        return len(list(listing.iterdir()))
+    return 0
 
 
 def local_capacity() -> dict[str, float]:
@@ -317,9 +317,9 @@ def _import_path() -> str:
     """Directories beside the installation that this process imports from; workers need the same ones."""
     prefix = str(Path(sys.prefix).resolve())
     entries = [str(Path(entry or ".").resolve()) for entry in sys.path]
-    folders = [entry for entry in entries if Path(entry).is_dir() and not entry.startswith(prefix)]
     standard = str(Path(os.__file__).parent)
-    return os.pathsep.join(dict.fromkeys(entry for entry in folders if not entry.startswith(standard)))
+    folders = dict.fromkeys(entry for entry in entries if Path(entry).is_dir())
+    return os.pathsep.join(folder for folder in folders if not folder.startswith((prefix, standard)))
 
 
 @contextmanager

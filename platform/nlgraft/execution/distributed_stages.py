@@ -14,7 +14,8 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any
 
 import ray
 import ray.train
@@ -43,12 +44,12 @@ _NODE_LABEL = "ray.io/node-id"
 _PREEMPTED = "a node of the group is about to be taken away"
 
 
+@dataclass(frozen=True)
 class _MailReporter:
     """Reporter of one worker: only rank 0 posts reports; every rank may read stop requests."""
 
-    def __init__(self, mailbox: Any, rank: int) -> None:
-        self._mailbox = mailbox
-        self._rank = rank
+    _mailbox: Any
+    _rank: int
 
     def report(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
         """Post to the mailbox."""
@@ -67,7 +68,8 @@ def _train_loop(config: dict[str, Any]) -> None:
     mailbox = config["mailbox"]
     stage: Stage = pickle.loads(config["stage"])
     THREADS.set(config["num_threads"])
-    rank, size, here = context.get_world_rank(), context.get_world_size(), ray.get_runtime_context()
+    rank, size = context.get_world_rank(), context.get_world_size()
+    here = ray.get_runtime_context()
     ray.get(mailbox.join.remote(rank, size, here.current_actor, here.get_node_id()))
     if stage.workers == "first" and rank:
         return
@@ -147,7 +149,8 @@ def run_on_workers(
     while True:
         # On this node: losing another one must cost no more than its workers.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        mailbox: Any = cast(Any, ray.remote(Mailbox)).options(num_cpus=0, scheduling_strategy=here).remote()
+        actor: Any = ray.remote(num_cpus=0, scheduling_strategy=here)(Mailbox)
+        mailbox = actor.remote()
         # Lost workers are counted here and not by Train, which would retry an error of the stage as well.
         trainer = _new_trainer(stage, place, group, mailbox, losses.number, faulty)
         failure = _fit(trainer, reporter, mailbox, report_waiting)

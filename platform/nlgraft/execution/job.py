@@ -98,7 +98,7 @@ def _packed(request: JobRequest) -> tuple[str, JobPackage, dict[str, Any]]:
         )
     relative = path.relative_to(directory).as_posix()
     environment = runtime_env(directory)
-    environment["env_vars"] = {**environment.get("env_vars", {}), **_values(request.variables)}
+    environment["env_vars"] = environment.get("env_vars", {}) | _values(request.variables)
     store = (directory / Path(request.study.storage.path).expanduser()).resolve()
     is_below = store != directory and store.is_relative_to(directory)
     # Results of earlier runs, often the largest part of a working directory.
@@ -120,8 +120,10 @@ def _named_in(study: Study, directory: Path) -> Iterator[str]:
     # Words that a setting allows name no files.
     settings = [part for part in _parts(schema) if isinstance(part, Mapping)]
     choices = {word for part in settings for word in (*part.get("enum", ()), part.get("const"))}
-    words = {value for key in _NAMING for value in _parts(document[key]) if isinstance(value, str)} - choices
-    modules = {re.split("[.:]", path)[0] for path in (study.system, *(word for word in words if ":" in word))}
+    values = [value for key in _NAMING for value in _parts(document[key])]
+    words = {value for value in values if isinstance(value, str)} - choices
+    import_paths = [study.system, *(word for word in words if ":" in word)]
+    modules = {re.split("[.:]", path)[0] for path in import_paths}
     for name in sorted(words | modules | {f"{module}.py" for module in modules}):
         if len(name) < _LONGEST_NAME and name.isprintable():
             path = Path(os.path.realpath(directory / name))
@@ -230,7 +232,12 @@ class JobPackage:
     _tracked: frozenset[str] | None
 
     @classmethod
-    def collect(cls, directory: Path, excludes: Sequence[str] = (), needs: Sequence[str] = ()) -> JobPackage:
+    def collect(
+        cls,
+        directory: Path,
+        excludes: Sequence[str] = (),
+        needs: Sequence[str] = (),
+    ) -> JobPackage:
         """Choose the files of a directory.
 
         Args:
@@ -243,7 +250,8 @@ class JobPackage:
         """
         spec = pathspec.GitIgnoreSpec.from_lines([*LEFT_OUT, *excludes])
         package = cls(directory, {}, {}, needs, _tracked(directory))
-        package._walk("", [("", spec)], can_return=any(pattern.startswith("!") for pattern in excludes))
+        can_return = any(pattern.startswith("!") for pattern in excludes)
+        package._walk("", [("", spec)], can_return=can_return)
         total = sum(package.files.values())
         if total > MAX_BYTES:
             raise DataError(
@@ -275,7 +283,11 @@ class JobPackage:
         return name_some([f"{name} {size(num_bytes)}" for name, num_bytes in parts.most_common()])
 
     def _walk(
-        self, folder: str, specs: list[tuple[str, pathspec.GitIgnoreSpec]], *, can_return: bool
+        self,
+        folder: str,
+        specs: list[tuple[str, pathspec.GitIgnoreSpec]],
+        *,
+        can_return: bool,
     ) -> None:
         """Sort what lies in a folder (``""`` or ``a/b/``) into what is sent and what is not."""
         place = self.directory / folder
@@ -293,7 +305,11 @@ class JobPackage:
                 self._take(name, entry, reason, specs[0][1])
 
     def _take(
-        self, name: str, entry: os.DirEntry[str], reason: str, patterns: pathspec.GitIgnoreSpec
+        self,
+        name: str,
+        entry: os.DirEntry[str],
+        reason: str,
+        patterns: pathspec.GitIgnoreSpec,
     ) -> None:
         is_wanted = patterns.check_file(name).include is False
         if not reason and entry.is_symlink():
@@ -413,10 +429,15 @@ class JobServer:
 
     def latest(self, name: str) -> Job | None:
         """Find the newest job of a study, by `job_name`; None if there is none."""
-        numbered = self._numbered(name)
-        return numbered[max(numbered)] if numbered else None
+        jobs = self._jobs(name)
+        return jobs[-1][1] if jobs else None
 
-    def start(self, name: str, command: str, environment: Mapping[str, Any]) -> tuple[Job, bool]:
+    def start(
+        self,
+        name: str,
+        command: str,
+        environment: Mapping[str, Any],
+    ) -> tuple[Job, bool]:
         """Start a job of a study, unless one runs.
 
         Returns:
@@ -426,8 +447,8 @@ class JobServer:
             StudyLockedError: A job of the study runs with another command.
         """
         for _ in range(_NUM_TRIES):
-            numbered = self._numbered(name)
-            last = numbered[max(numbered)] if numbered else None
+            jobs = self._jobs(name)
+            number, last = jobs[-1] if jobs else (0, None)
             if last is not None and not last.is_over:
                 if last.command == command:
                     return last, False
@@ -436,7 +457,7 @@ class JobServer:
                     "until it has ended, or end it first (`nlgraft stop`)"
                 )
             # Numbered, not random: of two who submit at once, one finds the id taken.
-            job_id = f"{name}-{max(numbered, default=0) + 1}"
+            job_id = f"{name}-{number + 1}"
             with self._explained("accepts no job"):
                 try:
                     self._client.submit_job(
@@ -444,7 +465,7 @@ class JobServer:
                     )
                 except RuntimeError:
                     # The id is taken if somebody else submits the study at this moment.
-                    if job_id not in {job.job_id for job in self._numbered(name).values()}:
+                    if job_id not in {job.job_id for _, job in self._jobs(name)}:
                         raise
                     continue
             return Job(job_id, "PENDING", command), True
@@ -507,15 +528,16 @@ class JobServer:
         with self._explained("does not know the job"):
             return _job(self._client.get_job_info(job_id))
 
-    def _numbered(self, name: str) -> dict[int, Job]:
+    def _jobs(self, name: str) -> list[tuple[int, Job]]:
+        """List the jobs of a study with their numbers, the newest last."""
         with self._explained("does not list its jobs"):
             listed = self._client.list_jobs()
-        jobs = {}
+        jobs = []
         for details in listed:
             number = re.fullmatch(rf"{re.escape(name)}-(\d+)", details.submission_id or "")
             if number:
-                jobs[int(number[1])] = _job(details)
-        return jobs
+                jobs.append((int(number[1]), _job(details)))
+        return sorted(jobs, key=lambda job: job[0])
 
     @contextmanager
     def _explained(self, what: str) -> Iterator[None]:

@@ -109,7 +109,9 @@ def _grid_value(domain: Domain, place: int) -> Any:
 
 def encoded(choice: Any) -> Any:
     """Return a value as Optuna takes it: lists and mappings as their JSON text."""
-    return choice if isinstance(choice, _PRIMITIVES) else json.dumps(choice, sort_keys=True)
+    if isinstance(choice, _PRIMITIVES):
+        return choice
+    return json.dumps(choice, sort_keys=True)
 
 
 def distribution_of(domain: Domain) -> BaseDistribution:
@@ -194,7 +196,8 @@ def explained() -> Iterator[None]:
     try:
         yield
     except (SQLAlchemyError, StorageInternalError) as error:
-        reason = str(getattr(error, "orig", None) or error.__cause__ or error).partition("\n")[0]
+        cause = getattr(error, "orig", None) or error.__cause__ or error
+        reason = str(cause).partition("\n")[0]
         raise StoreError(
             f"the search cannot use its database, {OPTUNA_FILE} in the store: {reason}. Delete the file if "
             "it is damaged: it is made again from the proposals on record. Else make it writable, or free "
@@ -364,7 +367,10 @@ class OptunaStudy:
 
 
 def check_optuna(
-    study: Study, store: ArtifactStore, cells: Sequence[Cell], ended: Sequence[tuple[SweepTrial, TrialRecord]]
+    study: Study,
+    store: ArtifactStore,
+    cells: Sequence[Cell],
+    ended: Sequence[tuple[SweepTrial, TrialRecord]],
 ) -> list[Finding]:
     """Find proposals that have ended and that Optuna does not hold once, with the same outcome.
 

@@ -98,9 +98,9 @@ class CellSearches:
         for state in self._cells.values():
             proposals = load_proposals(self._study, state.cell, self._store)
             state.proposals = {proposal.number: proposal for proposal in proposals}
-            ended = {number: p.record for number, p in state.proposals.items() if p.record and p.has_ended}
+            ended = {p.number: p.record for p in proposals if p.record and p.has_ended}
             state.running = state.proposals.keys() - ended.keys()
-            state.optuna.reconcile({number: p.params for number, p in state.proposals.items()}, ended)
+            state.optuna.reconcile({p.number: p.params for p in proposals}, ended)
             for number, proposal in state.proposals.items():
                 trial = search_trial(self._study, state.cell, number, proposal.params)
                 trials.append((trial, ended.get(number)))
@@ -123,7 +123,8 @@ class CellSearches:
         state = min(wanting, key=lambda s: (len(s.running), len(s.proposals)))
         # The lowest missing number: a proposal that was lost leaves a gap, not a longer search.
         number = next(number for number in range(self._num_trials) if number not in state.proposals)
-        trial = search_trial(self._study, state.cell, number, state.optuna.propose(number, state.config))
+        params = state.optuna.propose(number, state.config)
+        trial = search_trial(self._study, state.cell, number, params)
         proposal = Proposal(number, trial.params, trial.seed, trial.fingerprint)
         # Before it is handed out: after a crash the search resumes with the same proposal.
         save_proposal(self._study, state.cell, self._store, proposal)
@@ -142,7 +143,8 @@ class CellSearches:
         state = self._cells[trial.cell.key]
         state.running.discard(trial.number)
         state.optuna.tell(trial.number, record)
-        proposal = state.proposals[trial.number] = replace(state.proposals[trial.number], record=record)
+        proposal = replace(state.proposals[trial.number], record=record)
+        state.proposals[trial.number] = proposal
         if record.state == "stopped":
             save_proposal(self._study, state.cell, self._store, proposal)
 
@@ -304,7 +306,8 @@ def _searched(
             planned.recorded.append((cell, record))
         else:
             planned.add(search_trial(study, cell, proposal.number, proposal.params), record)
-    for number in set(range(study.search.trials)) - {proposal.number for proposal in proposals}:
+    proposed = {proposal.number for proposal in proposals}
+    for number in set(range(study.search.trials)) - proposed:
         planned.add_unknown(f"{cell.label}, search {number}: is not proposed", 1)
     if sum(proposal.has_ended for proposal in proposals) < study.search.trials:
         planned.add_unknown(f"{cell.label}: no replicate runs before its search is over", study.first_seeds)
@@ -327,7 +330,11 @@ class Replicates:
     """
 
     def __init__(
-        self, study: Study, store: ArtifactStore, cells: Sequence[Cell], splits: tuple[str, ...]
+        self,
+        study: Study,
+        store: ArtifactStore,
+        cells: Sequence[Cell],
+        splits: tuple[str, ...],
     ) -> None:
         self.granted = {cell.key: study.first_seeds for cell in cells}
         self._study = study

@@ -40,7 +40,10 @@ class RunningRecord:
     """
 
     def __init__(
-        self, study: Study, store: ArtifactStore, clock: Callable[[], float] = time.monotonic
+        self,
+        study: Study,
+        store: ArtifactStore,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._study = study
         self._store = store
@@ -59,7 +62,8 @@ class RunningRecord:
             return
         if isinstance(event, TrialStarted):
             trial = event.trial
-            self._running[trial.key] = {"cell": trial.cell.key, "name": trial.name, "started_at": time.time()}
+            names = {"cell": trial.cell.key, "name": trial.name}
+            self._running[trial.key] = names | {"started_at": time.time()}
         elif isinstance(event, TrialEnded) and not event.is_reused:
             self._running.pop(event.trial.key, None)
         elif isinstance(event, LookTaken):
@@ -99,8 +103,9 @@ class RunningRecord:
     def _write(self) -> None:
         self._is_written = True
         # Whether the sweep can go on is not for its status to decide.
+        document = {"trials": self._running, "outlook": self._outlook}
         with self._writes.turn(), self._steps.turn(), suppress(StoreError):
-            self._store.records.write(_KIND, self._key, {"trials": self._running, "outlook": self._outlook})
+            self._store.records.write(_KIND, self._key, document)
 
 
 def read_status(study: Study, store: ArtifactStore) -> dict[str, Any]:
@@ -119,8 +124,8 @@ def read_status(study: Study, store: ArtifactStore) -> dict[str, Any]:
     key = study_key(study)
     is_running = store.leases.is_study_locked(key)
     # What a killed driver left says nothing about now.
-    document = store.records.read(_KIND, key, _RUNNING) if is_running else None
-    trials: list[dict[str, Any]] = list((document or {}).get("trials", {}).values())
+    document = (store.records.read(_KIND, key, _RUNNING) if is_running else None) or {}
+    trials: list[dict[str, Any]] = list(document.get("trials", {}).values())
     running = Counter(trial["cell"] for trial in trials)
     study_cells = cells(study)
     planned = planned_trials(study, store, study_cells, has_graphs=False)
@@ -154,7 +159,7 @@ def read_status(study: Study, store: ArtifactStore) -> dict[str, Any]:
         "trial_s": trial_s,
         "hours": study.budget_hours(trial_s + running_s),
         "running": trials,
-        "outlook": (document or {}).get("outlook", {}),
+        "outlook": document.get("outlook", {}),
         "cells": rows,
     }
 

@@ -124,7 +124,12 @@ class _TuneSweep:
     """Ray Tune over a trial queue, on the Ray cluster that this process is connected to."""
 
     def __init__(
-        self, study: Study, store: ArtifactStore, queue: TrialQueue, driver: Driver, address: str | None
+        self,
+        study: Study,
+        store: ArtifactStore,
+        queue: TrialQueue,
+        driver: Driver,
+        address: str | None,
     ) -> None:
         # Imports ray.tune, which takes seconds that a completed study need not pay.
         from nlgraft.execution.sweep_board import DriverBoard
@@ -251,16 +256,17 @@ class _TuneSweep:
             return None
         metric = system_of(self._study).metrics[self._judged_metric(spec)]
         mode = "max" if metric.direction == "maximize" else "min"
+
+        def search_cell(tune_trial: Any) -> str | None:
+            trial = self._searcher.trial_of(tune_trial.trial_id)
+            # Replicates are never stopped early.
+            return trial.cell.key if trial is not None and trial.kind == "search" else None
+
         return CooperativeScheduler(
-            lambda trial: self._search_cell(trial.trial_id),
+            search_cell,
             lambda: scheduler_for(spec, mode),
             lambda trial, reason: self._board.request_stop(trial.trial_id, reason),
         )
-
-    def _search_cell(self, trial_id: str) -> str | None:
-        """Key of the cell of a search trial; None for replicates, which are never stopped early."""
-        trial = self._searcher.trial_of(trial_id)
-        return trial.cell.key if trial is not None and trial.kind == "search" else None
 
     def _encode(self, trial: SweepTrial, batch_id: str) -> bytes:
         from nlgraft.execution.trainable import TrialSpec

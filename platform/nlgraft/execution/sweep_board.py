@@ -135,7 +135,8 @@ class SweepBoard:
     def is_left_out(self, batch_id: str) -> bool:
         """Tell if the node of a batch is left out, unless the batch should end."""
         batch = self._batches[batch_id]
-        return batch.stop_reason is None and time.monotonic() < self._left_out_until_s.get(batch.node, 0.0)
+        until_s = self._left_out_until_s.get(batch.node, 0.0)
+        return batch.stop_reason is None and time.monotonic() < until_s
 
     def withdraw(self, batch_id: str) -> int:
         """Take back the trials of a batch that have not begun; return how many stay."""

@@ -188,11 +188,13 @@ class TrialQueue:
         limit = -(-num_left // (self.num_idle + 1))
         limit = limit if budget is None else min(limit, budget - self._num_started)
         num_ahead = min(limit, self._short.num_at_once(first) - 1) if is_blind else 0
-        while len(self._waiting) < num_ahead and (trial := self._searches.propose()) is not None:
+        while len(self._waiting) < num_ahead:
+            trial = self._searches.propose()
+            if trial is None:
+                break
             self._waiting.append(trial)
-        following = [
-            trial for trial in self._short.like(first, self._waiting, limit) if self._is_ready(trial)
-        ]
+        alike = self._short.like(first, self._waiting, limit)
+        following = [trial for trial in alike if self._is_ready(trial)]
         for trial in following:
             self._waiting.remove(trial)
             self._following.add(trial.key)
@@ -224,7 +226,12 @@ class TrialQueue:
             self.stop(f"the budget of {budget} trials is spent")
 
     def progress(
-        self, trial: SweepTrial, stage: str, step: int, metrics: Mapping[str, float], unix_ms: int
+        self,
+        trial: SweepTrial,
+        stage: str,
+        step: int,
+        metrics: Mapping[str, float],
+        unix_ms: int,
     ) -> None:
         """Pass a report of a running trial to the observer."""
         running = next((candidate for candidate in trial.graph.stages if candidate.name == stage), None)
@@ -245,7 +252,8 @@ class TrialQueue:
         self._release(trial)
         self._num_started -= 1  # it computed nothing, so the budget does not count it
         self._waiting.append(trial)
-        if (notice := self._deferrals.add(trial, owner)) is not None:
+        notice = self._deferrals.add(trial, owner)
+        if notice is not None:
             self._driver.observe(Notice(notice))
 
     def end(self, trial: SweepTrial, record: TrialRecord) -> None:
@@ -347,7 +355,8 @@ class TrialQueue:
     def _meter(self) -> None:
         """Add the time since the last call, in which as many trials were computed as now."""
         now_s = self._clock()
-        self._trial_s += (now_s - self._metered_s) * (len(self._running) - len(self._following))
+        num_computed = len(self._running) - len(self._following)
+        self._trial_s += (now_s - self._metered_s) * num_computed
         self._metered_s = now_s
 
     def _start(self, trial: SweepTrial) -> SweepTrial:
@@ -541,7 +550,8 @@ class ShortTrials:
         if len(newest_s) < _NUM_TIMED:
             return 1
         # By the slowest, since idle workers get nothing of a batch that takes longer than it should.
-        return max(1, min(MAX_BATCH, int(BATCH_S / max(*newest_s, BATCH_S / MAX_BATCH))))
+        slowest_s = max(*newest_s, BATCH_S / MAX_BATCH)
+        return max(1, int(BATCH_S / slowest_s))
 
     def like(self, first: SweepTrial, waiting: Sequence[SweepTrial], limit: int) -> list[SweepTrial]:
         """Select the trials next in a queue, ``limit`` at most, that fit into a batch behind its first."""
@@ -652,7 +662,9 @@ class Forecast:
         total = sum(cell_s for cell_s in seconds.values() if cell_s is not None)
         total += num_unproposed * (own_s or 0.0)
         # An unknown training may take longer than all the rest: no estimate is better than a small one.
-        if any(stage.work is not None for stage in untimed) or (num_unproposed > 0 and own_s is None):
+        if any(stage.work is not None for stage in untimed):
+            return None
+        if num_unproposed > 0 and own_s is None:
             return None
         if untimed and not self._speeds:
             return None

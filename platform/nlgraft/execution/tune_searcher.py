@@ -40,7 +40,12 @@ class BriefResults(Callback):
     """
 
     def on_trial_result(
-        self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
+        self,
+        iteration: int,
+        trials: list[Trial],
+        trial: Trial,
+        result: dict[str, Any],
+        **info: Any,
     ) -> None:
         """Remove the other keys; Tune lets callbacks change a result in place."""
         for name in result.keys() - {OUTCOME, REASON}:
@@ -104,7 +109,9 @@ class TuneSearcher(Searcher):
     def trial_of(self, batch_id: str) -> SweepTrial | None:
         """Return the first trial under a Tune id, or None if it has ended."""
         batch = self._batches.get(batch_id)
-        return batch.trials[0] if batch is not None and batch.trials else None
+        if batch is not None and batch.trials:
+            return batch.trials[0]
+        return None
 
     def suggest(self, trial_id: str) -> Any:
         """Hand out the next trials; None makes Tune ask again later."""
@@ -154,7 +161,10 @@ class TuneSearcher(Searcher):
                     self._queue.intermediate(trial, result[VALUE], result[STEP])
 
     def on_trial_complete(
-        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+        self,
+        trial_id: str,
+        result: dict[str, Any] | None = None,
+        error: bool = False,
     ) -> None:
         """Pass the end of a batch to the queue; of a trial that began and did not end, the process has died.
 
@@ -165,11 +175,17 @@ class TuneSearcher(Searcher):
                 self._check(True)
             batch = self._batches.pop(trial_id, None)
             if batch is not None:
-                self._end(batch.trials, self._board.outcomes(trial_id), {} if error else result or {})
+                last_result = {} if error or result is None else result
+                self._end(batch.trials, self._board.outcomes(trial_id), last_result)
         except Exception as failure:
             self._failure = self._failure or failure
 
-    def _end(self, trials: Sequence[SweepTrial], outcomes: Sequence[Outcome], result: dict[str, Any]) -> None:
+    def _end(
+        self,
+        trials: Sequence[SweepTrial],
+        outcomes: Sequence[Outcome],
+        result: dict[str, Any],
+    ) -> None:
         for trial, outcome in zip(trials, outcomes, strict=False):
             self._end_one(trial, outcome)
         unended = trials[len(outcomes) :]

@@ -168,7 +168,8 @@ def check(path: Path) -> Archive:
             names = [name for name in file.namelist() if name.startswith(f"{_TABLES}/")]
             packed = {name: file.read(name) for name in names}
         made = {f"{_TABLES}/{table.name}": table.read_bytes() for table in (root / _TABLES).iterdir()}
-    differing = sorted(name for name in packed.keys() | made.keys() if packed.get(name) != made.get(name))
+    names = packed.keys() | made.keys()
+    differing = sorted(name for name in names if packed.get(name) != made.get(name))
     return Archive(path, archive.study, archive.digest, archive.num_files, tuple(differing))
 
 
@@ -203,7 +204,8 @@ def _copy(study: Study, store: ArtifactStore, root: Path) -> list[str]:
 
 
 def _keys(study: Study, store: ArtifactStore, records: Mapping[str, TrialRecord]) -> Iterator[str]:
-    stages = {(stage["name"], stage["fingerprint"]) for record in records.values() for stage in record.stages}
+    entries = [stage for record in records.values() for stage in record.stages]
+    stages = {(stage["name"], stage["fingerprint"]) for stage in entries}
     for name, fingerprint in sorted(stages):
         manifest = store.manifest(fingerprint)
         if manifest is not None:

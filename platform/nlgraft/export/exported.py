@@ -170,7 +170,8 @@ def _checkpoint(source: ExportSource, fetched: Mapping[str, Path], out: Path) ->
             "model.safetensors.index.json",
         ):
             shutil.copyfile(path, out / path.name)
-    [folder, *_] = [*(fetched[folder] for folder in source.description.tokenizers.values()), checkpoint]
+    folders = [fetched[folder] for folder in source.description.tokenizers.values()]
+    [folder, *_] = [*folders, checkpoint]
     vocabulary = load_vocabulary(folder)
     try:
         ids = MaskingIds.of(vocabulary)
@@ -178,7 +179,8 @@ def _checkpoint(source: ExportSource, fetched: Mapping[str, Path], out: Path) ->
         # A causal model's, which puts nothing around a line.
         save_tokenizer(folder, vocabulary, out)
     else:
-        _write_tokenizer(folder, out, Side(stream=TEXT, prefix=(ids.begin,), suffix=(ids.end,)), None)
+        side = Side(stream=TEXT, prefix=(ids.begin,), suffix=(ids.end,))
+        _write_tokenizer(folder, out, side, None)
     kind = read_json(out / "config.json").get("architectures", ["a model"])[0]
     return {
         "transformers": f"{kind} loads this directory",
@@ -220,7 +222,8 @@ def _write_seq2seq(
     [source] = view.sources
     target = folders[view.target.stream]
     _write_tokenizer(folders[source.stream], directory, source, settings.max_tokens)
-    _compare(directory, lines, source, open_tokenizer(folders[source.stream]).encode([*lines]))
+    encoded = open_tokenizer(folders[source.stream]).encode([*lines])
+    _compare(directory, lines, source, encoded)
     if target != folders[source.stream]:
         _write_tokenizer(target, directory / DECODER_DIRECTORY, view.target, None)
         notes.append(f"the target has a tokenizer of its own, in {DECODER_DIRECTORY}/")
@@ -256,12 +259,14 @@ def _write_transformers_classifier(
         )
     pretrained: Any = body.model
     config = copy.deepcopy(pretrained.config)
-    names = {"id2label": dict(enumerate(labels)), "label2id": {name: k for k, name in enumerate(labels)}}
-    config.update({**names, "classifier_dropout": model.config.dropout})
+    label_ids = {name: k for k, name in enumerate(labels)}
+    config.update({"id2label": dict(enumerate(labels)), "label2id": label_ids})
+    config.update({"classifier_dropout": model.config.dropout})
     with quiet_transformers(), torch.random.fork_rng(devices=[]):
         classifier = AutoModelForSequenceClassification.from_config(config)
         classifier.base_model.load_state_dict(pretrained.base_model.state_dict(), strict=False)
-        for name, layer in zip(_HEADS[kind], (model.head[0], model.head[-1]), strict=True):
+        layers = (model.head[0], model.head[-1])
+        for name, layer in zip(_HEADS[kind], layers, strict=True):
             classifier.get_submodule(name).load_state_dict(layer.state_dict())
         classifier.save_pretrained(out)
     ids = MaskingIds.of(load_vocabulary(folder))
@@ -278,7 +283,8 @@ def _write_tokenizer(folder: Path, directory: Path, side: Side, max_tokens: int 
     save_tokenizer(folder, vocabulary, directory)
     path = directory / TOKENIZER_FILE
     tokenizer = tokenizers.Tokenizer.from_file(str(path))
-    before, after = ([str(vocabulary.surfaces[i]) for i in ids] for ids in (side.prefix, side.suffix))
+    before = [str(vocabulary.surfaces[i]) for i in side.prefix]
+    after = [str(vocabulary.surfaces[i]) for i in side.suffix]
     added = {str(vocabulary.surfaces[i]): i for i in (*side.prefix, *side.suffix)}
     tokenizer.post_processor = TemplateProcessing(
         single=[*before, "$A", *after], special_tokens=[*added.items()]
@@ -365,7 +371,9 @@ class ExportedModel:
     def classify(self, lines: Sequence[str]) -> list[str]:
         """Find the likeliest label of every line; errors as for ``probabilities``."""
         labels, probabilities_NC = self.probabilities(lines)
-        return [labels[index] for index in probabilities_NC.argmax(1)] if lines else []
+        if lines:
+            return [labels[index] for index in probabilities_NC.argmax(1)]
+        return []
 
     def probabilities(self, lines: Sequence[str]) -> tuple[list[str], NDArray[np.float64]]:
         """Compute the probability of every label of every line.
@@ -398,8 +406,9 @@ class ExportedModel:
             )
 
     def _check_columns(self, columns: Sequence[Sequence[str]]) -> None:
-        if len(columns) != len(self.columns) or len({len(column) for column in columns}) != 1:
-            sizes = ", ".join(str(len(column)) for column in columns)
+        lengths = [len(column) for column in columns]
+        if len(lengths) != len(self.columns) or len({*lengths}) != 1:
+            sizes = ", ".join(map(str, lengths))
             raise DataError(
                 f"{self._directory}: given {len(columns)} columns of {sizes} lines; it reads "
                 f"{len(self.columns)} of equal length: {', '.join(self.columns)}"

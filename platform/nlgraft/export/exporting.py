@@ -103,12 +103,13 @@ def write_card(
     bases = dict(_bases(choice.trial.config))
     system = choice.result.system
     library = "transformers" if (out / "config.json").is_file() else "nlgraft"
-    licences = sorted(set(bases.values()) - {_UNKNOWN})
+    licences = set(bases.values())
+    is_licence_known = len(licences) == 1 and _UNKNOWN not in licences
     data = write_yaml(masked(dict(study.data))).rstrip().replace("```", "` ` `")
     parts = [
         "---",
         f"library_name: {library}",
-        *([f"license: {licences[0]}"] if len(licences) == 1 and _UNKNOWN not in bases.values() else []),
+        *([f"license: {licence}" for licence in licences] if is_licence_known else []),
         f"tags: [nlgraft, {system.name}]",
         "---",
         f"# {study.variant}: {choice.cell.cell.label}, seed {choice.trial.seed}",
@@ -265,7 +266,8 @@ class Choice:
     @property
     def graph(self) -> StageGraph:
         """The trial's stages."""
-        return resolve_cell(self.result.study, self.cell.cell, self.cell.params).graph(self.trial.seed)
+        resolved = resolve_cell(self.result.study, self.cell.cell, self.cell.params)
+        return resolved.graph(self.trial.seed)
 
 
 def choose(result: StudyResult, cell: str | None = None, seed: int | None = None) -> Choice:
@@ -280,13 +282,8 @@ def choose(result: StudyResult, cell: str | None = None, seed: int | None = None
     """
     objective = result.study.objective
     if cell is None:
-        means = {
-            result_cell.cell.label: (result_cell.mean(objective.metric), result_cell)
-            for result_cell in result.cells
-        }
-        scored = [
-            (objective.sign * mean, cell_result) for mean, cell_result in means.values() if mean is not None
-        ]
+        means = [(result_cell.mean(objective.metric), result_cell) for result_cell in result.cells]
+        scored = [(objective.sign * mean, finished) for mean, finished in means if mean is not None]
         if not scored:
             raise DataError(f"{result.study.variant}: {_why_none(result)}")
         chosen = max(scored, key=lambda pair: pair[0])[1]

@@ -84,9 +84,8 @@ def concatenate(bank: Sequence[Memory]) -> Memory:
 def split(joint: Memory, bank: Sequence[Memory]) -> list[Memory]:
     """Undo ``concatenate``: cut the joint memory's states at the widths of ``bank``."""
     widths = [memory.valid.shape[1] for memory in bank]
-    return [
-        memory.with_states(part) for memory, part in zip(bank, joint.states.split(widths, dim=1), strict=True)
-    ]
+    parts = joint.states.split(widths, dim=1)
+    return [memory.with_states(part) for memory, part in zip(bank, parts, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -185,7 +184,8 @@ class Attention(nn.Module):
             key_value = torch.cat([key_value, slot], dim=1)
             mask = None if mask is None else F.pad(mask, (0, 1), value=True)
             present = None  # the slot is there in any case
-        key, value = key_value.unflatten(2, (2, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        by_head = key_value.unflatten(2, (2, self.num_heads, -1))
+        key, value = by_head.permute(2, 0, 3, 1, 4)
         return KeyValue(key, value, mask, present)
 
     def forward(self, x_RTD: Tensor, memories: Sequence[KeyValue], *, is_causal: bool = False) -> Tensor:
@@ -205,7 +205,8 @@ class Attention(nn.Module):
         num_rows, length, d_model = x_RTD.shape
         batch = memories[0].key.shape[0]
         # A sentence's hypotheses lie side by side, so the view turns them into further queries.
-        query = self.query(x_RTD).view(batch, -1, self.num_heads, d_model // self.num_heads).transpose(1, 2)
+        width = d_model // self.num_heads
+        query = self.query(x_RTD).view(batch, -1, self.num_heads, width).transpose(1, 2)
         dropout = self.dropout if self.training else 0.0
         results = [
             F.scaled_dot_product_attention(

@@ -37,7 +37,8 @@ class Tokens:
         lengths = torch.tensor([len(sequence) for sequence in sequences], dtype=torch.int64)
         valid = torch.arange(width)[None, :] < lengths[:, None]
         # A boolean index runs row by row, in the order of the concatenated lists.
-        ids[valid] = torch.tensor([i for sequence in sequences for i in sequence], dtype=torch.int64)
+        joined = [i for sequence in sequences for i in sequence]
+        ids[valid] = torch.tensor(joined, dtype=torch.int64)
         return cls(ids, valid)
 
     def with_layers(self, layers: Tensor) -> Tokens:
@@ -62,7 +63,8 @@ class Tokens:
     def to(self, device: torch.device | str) -> Tokens:
         """Move to a device."""
         layers = None if self.layers is None else self.layers.to(device, non_blocking=True)
-        ids, valid = self.ids.to(device, non_blocking=True), self.valid.to(device, non_blocking=True)
+        ids = self.ids.to(device, non_blocking=True)
+        valid = self.valid.to(device, non_blocking=True)
         return self._like(Tokens(ids, valid, layers))
 
     def select(self, rows_B: Tensor) -> Tokens:
@@ -88,7 +90,9 @@ def _moved(part: Any, device: torch.device | str) -> Any:
         return {name: _moved(inner, device) for name, inner in part.items()}
     if isinstance(part, list):
         return [_moved(inner, device) for inner in part]
-    return part.to(device, non_blocking=True) if isinstance(part, Tensor) else part.to(device)
+    if isinstance(part, Tensor):
+        return part.to(device, non_blocking=True)
+    return part.to(device)
 
 
 @dataclass(frozen=True)

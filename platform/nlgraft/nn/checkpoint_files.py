@@ -126,7 +126,9 @@ def language_place(directory: Path) -> LanguagePlace:
     """
     settings = _read_json(directory / "config.json")
     config = settings if isinstance(settings, dict) else {}
-    return "first" if config.get("model_type") == "m2m_100" or _is_mbart_50(directory, config) else "last"
+    if config.get("model_type") == "m2m_100" or _is_mbart_50(directory, config):
+        return "first"
+    return "last"
 
 
 def _is_mbart_50(directory: Path, settings: dict[str, Any]) -> bool:
@@ -230,5 +232,7 @@ def checkpoint_identity(checkpoint: str) -> dict[str, Any]:
     directory = expand(checkpoint)
     if not directory.is_dir():
         return {"checkpoint": checkpoint}
-    files = sorted(path for path in directory.rglob("*") if path.is_file())
-    return {"files": {path.relative_to(directory).as_posix(): file_digest(str(path)) for path in files}}
+    digests = {}
+    for path in sorted(path for path in directory.rglob("*") if path.is_file()):
+        digests[path.relative_to(directory).as_posix()] = file_digest(str(path))
+    return {"files": digests}

@@ -178,11 +178,12 @@ class ContextConfig(StrictConfig):
     def _problems(self) -> Iterator[str]:
         if isinstance(self.encoder, OwnEmbeddingsConfig):
             read = {"encoder", "dropout"}
-            if idle := [
+            idle = [
                 name
                 for name, info in type(self).model_fields.items()
                 if name not in read and getattr(self, name) != info.default
-            ]:
+            ]
+            if idle:
                 yield f"{', '.join(idle)} have no effect with encoder.kind 'own_embeddings'"
         if self.is_frozen and self.lr_multiplier != 1.0:
             yield (

@@ -173,7 +173,8 @@ class ContextualEmbedding(nn.Module):
             return tokens
         first_B1 = torch.full_like(tokens.ids[:, :1], self.prepend_id)
         real_B1 = torch.ones_like(tokens.valid[:, :1])
-        return Tokens(torch.cat([first_B1, tokens.ids], 1), torch.cat([real_B1, tokens.valid], 1))
+        ids = torch.cat([first_B1, tokens.ids], 1)
+        return Tokens(ids, torch.cat([real_B1, tokens.valid], 1))
 
     def layers(self, tokens: Tokens) -> Tensor:
         """Return the hidden states that the pooling selects, without the prepended token, [L, B, T, H]."""

@@ -44,7 +44,8 @@ class Ancestry:
         if self.mask_BKS is None:
             shared = (num_sentences, self.beam, self.num_shared)
             self.mask_BKS = torch.ones(shared, dtype=torch.bool, device=device)
-        new_slots = torch.eye(self.beam, dtype=torch.bool, device=device).expand(num_sentences, -1, -1)
+        own_slot = torch.eye(self.beam, dtype=torch.bool, device=device)
+        new_slots = own_slot.expand(num_sentences, -1, -1)
         self.mask_BKS = torch.cat([self.mask_BKS, new_slots], dim=2)
 
     def forget(self) -> Tensor | None:
@@ -60,8 +61,10 @@ class Ancestry:
         # At least twice the living slots, so that the cost of compaction is amortised.
         self.room = max(self.room, 2 * count)
         # A stable sort keeps the living slots in the order of their steps.
-        kept_BS = is_alive_BS.byte().argsort(dim=1, descending=True, stable=True)[:, :count]
-        self.mask_BKS = self.mask_BKS.gather(2, kept_BS[:, None].expand(-1, self.beam, -1))
+        order_BS = is_alive_BS.byte().argsort(dim=1, descending=True, stable=True)
+        kept_BS = order_BS[:, :count]
+        index = kept_BS[:, None].expand(-1, self.beam, -1)
+        self.mask_BKS = self.mask_BKS.gather(2, index)
         return kept_BS
 
     def reorder(self, parent_BK: Tensor) -> None:
@@ -103,7 +106,9 @@ class SelfCache:
         self.length = stop
         mask = self.ancestry.mask_BKS
         return KeyValue(
-            self.key_BNSH[:, :, :stop], self.value_BNSH[:, :, :stop], None if mask is None else mask[:, None]
+            self.key_BNSH[:, :, :stop],
+            self.value_BNSH[:, :, :stop],
+            None if mask is None else mask[:, None],
         )
 
     def keep(self, slots_BS: Tensor) -> None:
@@ -111,7 +116,8 @@ class SelfCache:
         if self.key_BNSH is not None and self.value_BNSH is not None:
             _, num_heads, _, width = self.key_BNSH.shape
             index = slots_BS[:, None, :, None].expand(-1, num_heads, -1, width)
-            self.key_BNSH, self.value_BNSH = self.key_BNSH.gather(2, index), self.value_BNSH.gather(2, index)
+            self.key_BNSH = self.key_BNSH.gather(2, index)
+            self.value_BNSH = self.value_BNSH.gather(2, index)
             self.length = slots_BS.shape[1]
 
     def select(self, rows_B: Tensor) -> None:
@@ -165,7 +171,8 @@ class LayerMemory:
 
     def select(self, rows_B: Tensor) -> LayerMemory:
         """Take the sentences at these indices (int64)."""
-        return LayerMemory([m.select(rows_B) for m in self.cross], [m.select(rows_B) for m in self.branches])
+        cross = [memory.select(rows_B) for memory in self.cross]
+        return LayerMemory(cross, [memory.select(rows_B) for memory in self.branches])
 
 
 class EmbeddingCache(Protocol):

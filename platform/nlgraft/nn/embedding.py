@@ -36,11 +36,13 @@ def sinusoids(positions_P: Tensor, d_model: int, layout: Layout) -> Tensor:
     half = d_model // 2
     # tensor2tensor divides by half - 1, so that its last frequency is exactly 1/10000.
     steps = max(half - 1, 1) if layout in ("halves", "fairseq") else half
-    frequencies = torch.exp(torch.arange(half, dtype=torch.float64) * (-math.log(10000) / steps))
+    exponents = torch.arange(half, dtype=torch.float64) * (-math.log(10000) / steps)
+    frequencies = torch.exp(exponents)
     first = 2 if layout == "fairseq" else 0
     angles = (positions_P.to(torch.float64) + first)[:, None] * frequencies
     parts = [angles.sin(), angles.cos()]
-    table = torch.stack(parts, dim=2).flatten(1) if layout == "interleaved" else torch.cat(parts, dim=1)
+    is_interleaved = layout == "interleaved"
+    table = torch.stack(parts, dim=2).flatten(1) if is_interleaved else torch.cat(parts, dim=1)
     return table.to(torch.float32)
 
 

@@ -114,7 +114,8 @@ class FrozenStates:
         shape = (len(rows), max(lengths, default=0), num_layers, width)
         layers_BTLH = np.zeros(shape, dtype=self.states.dtype)
         for place, row in enumerate(rows):
-            layers_BTLH[place, : lengths[place]] = self.states[self.offsets[row] : self.offsets[row + 1]]
+            states = self.states[self.offsets[row] : self.offsets[row + 1]]
+            layers_BTLH[place, : lengths[place]] = states
         tokens = Tokens.from_lists([[0] * length for length in lengths])
         stored = torch.from_numpy(layers_BTLH)
         layers = (stored.view(torch.bfloat16) if self.is_bf16 else stored).float()
@@ -133,7 +134,8 @@ def _context(reader: Context | ContextualEmbedding) -> Context:
 
 def _lengths(context: Context, sequences: Sequence[Sequence[int]]) -> npt.NDArray[np.int64]:
     limit = context.config.max_tokens
-    return np.array([len(s) if limit is None else min(len(s), limit) for s in sequences], dtype=np.int64)
+    lengths = np.array([*map(len, sequences)], dtype=np.int64)
+    return lengths if limit is None else np.minimum(lengths, limit)
 
 
 def _read(
@@ -162,15 +164,20 @@ def _batches(lengths_B: npt.NDArray[np.int64], batch_tokens: int) -> list[list[i
         # The longest come first, so only empty sentences are left, which have no states.
         if not lengths_B[row]:
             break
-        if batches and int(lengths_B[batches[-1][0]]) * (len(batches[-1]) + 1) <= batch_tokens:
-            batches[-1].append(row)
+        current = batches[-1] if batches else []
+        if current and lengths_B[current[0]] * (len(current) + 1) <= batch_tokens:
+            current.append(row)
         else:
             batches.append([row])
     return batches
 
 
 def _create(
-    path: Path, offsets: npt.NDArray[np.int64], num_layers: int, width: int, precision: Precision
+    path: Path,
+    offsets: npt.NDArray[np.int64],
+    num_layers: int,
+    width: int,
+    precision: Precision,
 ) -> np.memmap:
     name, dtype = _DTYPES[precision]
     shape = (int(offsets[-1]), num_layers, width)

@@ -69,7 +69,8 @@ class Gate(nn.Module):
             share_RTD = logits.sigmoid()
             return share_RTD * own_RTD + (1 - share_RTD) * flows[0]
         shares_RTND = logits.unflatten(-1, (len(flows) + 1, -1)).softmax(-2)
-        return (shares_RTND * torch.stack([own_RTD, *flows], dim=-2)).sum(-2)
+        flows_RTND = torch.stack([own_RTD, *flows], dim=-2)
+        return (shares_RTND * flows_RTND).sum(-2)
 
 
 class Dropnet(nn.Module):
@@ -194,4 +195,6 @@ class Fusion(nn.Module):
 
     def at(self, site: Site, own_RTD: Tensor, flows: Sequence[Tensor]) -> Tensor:
         """Merge the flows [R, T, D] if ``site``, the point that the layer has reached, is the merge site."""
-        return own_RTD if self.merge is None or site != self.site else self.merge(own_RTD, flows)
+        if self.merge is None or site != self.site:
+            return own_RTD
+        return self.merge(own_RTD, flows)

@@ -182,7 +182,8 @@ def _begin(
     """Read the sentences; compute the longest hypothesis of each, [B]."""
     device = model.output_projection.weight.device
     moved = [tokens.to(device) for tokens in sources]
-    bank = model.encode(moved, {name: tokens.to(device) for name, tokens in (contexts or {}).items()})
+    moved_contexts = {name: tokens.to(device) for name, tokens in (contexts or {}).items()}
+    bank = model.encode(moved, moved_contexts)
     limiting = moved if length_source is None else [moved[length_source]]
     state = model.start(bank)
     limits_B = search_limits(model, limiting, config)
@@ -347,16 +348,20 @@ class _Beams(_Search):
         logs_BK = logs_BC[:, :beam].where(is_new_BK, -math.inf)
         scores_BK = logs_BK / self.penalty(float(self.num_generated))
         length = self.num_generated - 1
-        tokens_BKT = self.tokens_BKT[:, :, 1:].gather(1, parent_BC[:, :beam, None].expand(-1, -1, length))
+        parent_BKT = parent_BC[:, :beam, None].expand(-1, -1, length)
+        tokens_BKT = self.tokens_BKT[:, :, 1:].gather(1, parent_BKT)
         room = self.ended_tokens_BKT.new_zeros(*self.ended_tokens_BKT.shape[:2], length)
         room[:, :, : self.ended_tokens_BKT.shape[2]] = self.ended_tokens_BKT
         scores = torch.cat([self.ended_scores_BK, scores_BK], dim=1)
         self.ended_scores_BK, place_BK = scores.topk(beam, dim=1)
-        self.ended_logs_BK = torch.cat([self.ended_logs_BK, logs_BK], dim=1).gather(1, place_BK)
-        lengths = torch.cat([self.ended_lengths_BK, torch.full_like(self.ended_lengths_BK, length)], dim=1)
+        logs = torch.cat([self.ended_logs_BK, logs_BK], dim=1)
+        self.ended_logs_BK = logs.gather(1, place_BK)
+        lengths_BK = torch.full_like(self.ended_lengths_BK, length)
+        lengths = torch.cat([self.ended_lengths_BK, lengths_BK], dim=1)
         self.ended_lengths_BK = lengths.gather(1, place_BK)
         tokens = torch.cat([room, tokens_BKT], dim=1)
-        self.ended_tokens_BKT = tokens.gather(1, place_BK[:, :, None].expand(-1, -1, length))
+        place_BKT = place_BK[:, :, None].expand(-1, -1, length)
+        self.ended_tokens_BKT = tokens.gather(1, place_BKT)
         self.num_ended_B += is_new_BK.sum(1)
 
     def _keep_live(self, logs_BC: Tensor, parent_BC: Tensor, token_BC: Tensor, is_end_BC: Tensor) -> None:
@@ -366,15 +371,18 @@ class _Beams(_Search):
         chosen_BK = order_BC.topk(min(beam, num_candidates), dim=1, largest=False).indices
         # A vocabulary smaller than the beam: fill it with dead copies of the last candidate.
         if num_candidates < beam:
-            chosen_BK = torch.cat([chosen_BK, chosen_BK[:, -1:].expand(-1, beam - num_candidates)], dim=1)
-        logs_BK = logs_BC.gather(1, chosen_BK).masked_fill(is_end_BC.gather(1, chosen_BK), -math.inf)
+            copies = chosen_BK[:, -1:].expand(-1, beam - num_candidates)
+            chosen_BK = torch.cat([chosen_BK, copies], dim=1)
+        is_end_BK = is_end_BC.gather(1, chosen_BK)
+        logs_BK = logs_BC.gather(1, chosen_BK).masked_fill(is_end_BK, -math.inf)
         logs_BK[:, num_candidates:] = -math.inf
         parent_BK = parent_BC.gather(1, chosen_BK)
         if self.num_generated == 1:
             self.state.expand(beam)
         else:
             self.state.reorder(parent_BK)
-        tokens_BKT = self.tokens_BKT.gather(1, parent_BK[:, :, None].expand(-1, -1, self.num_generated))
+        parent_BKT = parent_BK[:, :, None].expand(-1, -1, self.num_generated)
+        tokens_BKT = self.tokens_BKT.gather(1, parent_BKT)
         token_BK1 = token_BC.gather(1, chosen_BK)[:, :, None]
         self.logs_BK, self.tokens_BKT = logs_BK, torch.cat([tokens_BKT, token_BK1], dim=2)
 

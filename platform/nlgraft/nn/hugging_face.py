@@ -55,7 +55,8 @@ class HuggingFaceEncoder(nn.Module):
         device = next(loaded.parameters()).device
         with evaluating(loaded):
             states = self._run(input_ids=torch.tensor([[5, 6, 7]], device=device))
-        self.shape = EncoderShape(len(states.layers), states.layers[0].shape[2], states.output.shape[2])
+        hidden_dim, output_dim = states.layers[0].shape[2], states.output.shape[2]
+        self.shape = EncoderShape(len(states.layers), hidden_dim, output_dim)
 
     @classmethod
     def load(cls, config: HuggingFaceEncoderConfig) -> HuggingFaceEncoder:

@@ -118,7 +118,8 @@ class UniLM(_LanguageModel):
     def predictions(self, tokens: Tokens) -> Predictions:
         """Predict every token but the first from those before it; EOS stands at both ends of a sentence."""
         rows_P, places_P = tokens.valid[:, 1:].nonzero(as_tuple=True)
-        return Predictions(self(tokens).output[rows_P, places_P], tokens.ids[rows_P, places_P + 1], rows_P)
+        states_PD = self(tokens).output[rows_P, places_P]
+        return Predictions(states_PD, tokens.ids[rows_P, places_P + 1], rows_P)
 
     def new_cache(self) -> StackCache:
         """Return an empty cache."""
@@ -196,7 +197,9 @@ def neighbours(left_BTD: Tensor, right_BTD: Tensor, valid_BT: Tensor) -> tuple[T
     """
     left_BTD, right_BTD = left_BTD * valid_BT[:, :, None], right_BTD * valid_BT[:, :, None]
     edge_B1D = torch.zeros_like(left_BTD[:, :1])
-    return torch.cat([edge_B1D, left_BTD[:, :-1]], 1), torch.cat([right_BTD[:, 1:], edge_B1D], 1)
+    before_BTD = torch.cat([edge_B1D, left_BTD[:, :-1]], 1)
+    after_BTD = torch.cat([right_BTD[:, 1:], edge_B1D], 1)
+    return before_BTD, after_BTD
 
 
 class BiLM(_LanguageModel):
@@ -228,7 +231,8 @@ class BiLM(_LanguageModel):
         for tower, mask in zip((self.forward_tower, self.backward_tower), masks, strict=True):
             states = [x_BTD]
             for layer in tower:
-                states.append(layer(states[-1], mask_RTS=mask.expand(len(x_BTD), -1, -1)))
+                mask_BTS = mask.expand(len(x_BTD), -1, -1)
+                states.append(layer(states[-1], mask_RTS=mask_BTS))
             results.append(states[1:])
         return results[0], results[1]
 
@@ -240,7 +244,8 @@ class BiLM(_LanguageModel):
     def predictions(self, tokens: Tokens) -> Predictions:
         """Predict every token from all others, including the EOS at both ends of a sentence."""
         rows_P, places_P = tokens.valid.nonzero(as_tuple=True)
-        return Predictions(self.cloze(tokens)[rows_P, places_P], tokens.ids[rows_P, places_P], rows_P)
+        states_PD = self.cloze(tokens)[rows_P, places_P]
+        return Predictions(states_PD, tokens.ids[rows_P, places_P], rows_P)
 
     def forward(self, tokens: Tokens) -> LayerStates:
         """Extract representations; unlike in training, each position attends to itself.

@@ -108,9 +108,8 @@ class DecoderLayer(nn.Module):
 
         query = self.cross_residual.enter(x_RTD)
         flows = self.fusion.flows(query, x_RTD, memory.branches)
-        first, further = (
-            (memory.cross[:1], memory.cross[1:]) if self.further_attentions else (memory.cross, [])
-        )
+        num_first = 1 if self.further_attentions else len(memory.cross)
+        first, further = memory.cross[:num_first], memory.cross[num_first:]
         attended = self.fusion.at("self", self.cross_attention(query, first), flows)
         middle = self.fusion.at("self_norm", self.cross_residual.leave(x_RTD, attended), flows)
         if self.further_attentions:
@@ -149,7 +148,12 @@ class FineLayer(nn.Module):
     """
 
     def __init__(
-        self, config: FineEncoderConfig, d_model: int, num_heads: int, ffn_dim: int, eps: float = NORM_EPS
+        self,
+        config: FineEncoderConfig,
+        d_model: int,
+        num_heads: int,
+        ffn_dim: int,
+        eps: float = NORM_EPS,
     ) -> None:
         super().__init__()
         self.config = config
@@ -235,7 +239,9 @@ class FineEncoder(nn.Module):
 
     def after_layer(self, index: int, x_BTD: Tensor) -> Tensor:
         """Adapt the output [B, T, D] of a coarse encoder layer if there is an adapter after every layer."""
-        return self.adapters[index](x_BTD) if self.ffn_adapter == "per_layer" else x_BTD
+        if self.ffn_adapter == "per_layer":
+            return self.adapters[index](x_BTD)
+        return x_BTD
 
     def forward(self, coarse: Sequence[Memory]) -> list[Memory]:
         """Refine the coarse encoder's output, one memory [B, T, D] per source."""

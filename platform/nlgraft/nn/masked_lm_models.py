@@ -44,7 +44,12 @@ class MaskedBatch(Movable):
     labels: Tensor
 
     @classmethod
-    def of(cls, ids: Sequence[Sequence[int]], labels: Sequence[Sequence[int]], pad_id: int) -> MaskedBatch:
+    def of(
+        cls,
+        ids: Sequence[Sequence[int]],
+        labels: Sequence[Sequence[int]],
+        pad_id: int,
+    ) -> MaskedBatch:
         """Pack lines and their labels, begin and end included."""
         return cls(Tokens.from_lists(ids, pad_id), Tokens.from_lists(labels, NOT_PREDICTED).ids)
 
@@ -259,8 +264,11 @@ class Classifier(nn.Module):
         with torch.no_grad():
             # Measured, since configurations name the width differently from one architecture to the next.
             width = body.states(probe).shape[2]
-        layers: list[nn.Module] = [nn.Linear(width, width), nn.Tanh()] if config.has_hidden_layer else []
-        self.head = nn.Sequential(*layers, nn.Dropout(config.dropout), nn.Linear(width, num_classes))
+        layers: list[nn.Module] = []
+        if config.has_hidden_layer:
+            layers += [nn.Linear(width, width), nn.Tanh()]
+        layers += [nn.Dropout(config.dropout), nn.Linear(width, num_classes)]
+        self.head = nn.Sequential(*layers)
         for layer in self.head:
             if isinstance(layer, nn.Linear):
                 nn.init.normal_(layer.weight, std=0.02)

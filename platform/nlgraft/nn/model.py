@@ -149,7 +149,9 @@ class Seq2Seq(nn.Module):
             norm = norm and self.further_norms[source - 1]
         for index, layer in enumerate(cast("Iterable[EncoderLayer]", encoder)):
             x = x.with_states(self.fine_encoder.after_layer(index, layer(x, read)))
-        return x if norm is None else x.with_states(norm(x.states))
+        if norm is None:
+            return x
+        return x.with_states(norm(x.states))
 
     def _check_inputs(self, num_sources: int, contexts: Mapping[str, Tokens]) -> None:
         if not 1 <= num_sources <= self.config.num_sources:
@@ -252,7 +254,9 @@ def _encoder(config: TransformerConfig, branch_dims: Sequence[int]) -> nn.Module
 
 
 def _final_norm(config: TransformerConfig) -> nn.LayerNorm | None:
-    return nn.LayerNorm(config.d_model, eps=config.norm_eps) if config.norm == "pre" else None
+    if config.norm == "pre":
+        return nn.LayerNorm(config.d_model, eps=config.norm_eps)
+    return None
 
 
 def _embedding(

@@ -122,7 +122,9 @@ def tupled(value: Any) -> Any:
     """Turn lists into tuples, which strict pydantic demands behind a before-validator."""
     if isinstance(value, dict):
         return {key: tupled(entry) for key, entry in value.items()}
-    return tuple(tupled(entry) for entry in value) if isinstance(value, list) else value
+    if isinstance(value, list):
+        return tuple(tupled(entry) for entry in value)
+    return value
 
 
 class FineEncoderConfig(StrictConfig):
@@ -223,7 +225,7 @@ class LayersConfig(StrictConfig):
         if not isinstance(data, dict):
             return data
         preset = str(data.get("preset", "base"))
-        filled = {**SIZES.get(preset, {}), **tupled(data)}
+        filled = SIZES.get(preset, {}) | tupled(data)
         if preset in SIZES and "preset" not in cls.model_fields:
             filled.pop("preset", None)
         return filled
@@ -252,7 +254,8 @@ class ArchitectureConfig(LayersConfig):
         Args:
             **wiring: Fields of `TransformerConfig` that the method decides; they win over the study's.
         """
-        return TransformerConfig(**{**as_read(self).model_dump(exclude={"preset"}), **wiring})
+        architecture = as_read(self).model_dump(exclude={"preset"})
+        return TransformerConfig(**(architecture | wiring))
 
 
 class TransformerConfig(LayersConfig):

@@ -46,7 +46,8 @@ class Prefixes:
     def select(self, rows_B: Tensor) -> None:
         """Keep the sentences at these indices (int64)."""
         if self.ids_RT is not None:
-            self.ids_RT = self.ids_RT.unflatten(0, (-1, self.beam))[rows_B].flatten(0, 1)
+            ids_BKT = self.ids_RT.unflatten(0, (-1, self.beam))
+            self.ids_RT = ids_BKT[rows_B].flatten(0, 1)
 
 
 class RereadingEncoder(nn.Module):

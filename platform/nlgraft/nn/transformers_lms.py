@@ -111,7 +111,13 @@ def read_checkpoint_config(checkpoint: str, revision: str | None = None) -> dict
 
 
 def load_language_model(
-    model_class: str, name: str, revision: str | None, *, seed: int, what: str, types: str
+    model_class: str,
+    name: str,
+    revision: str | None,
+    *,
+    seed: int,
+    what: str,
+    types: str,
 ) -> tuple[Any, list[str]]:
     """Read a language model as ``load_pretrained`` does; also returns the parameters that were drawn.
 
@@ -158,7 +164,8 @@ def refuse_missing(checkpoint: str, names: Iterable[str]) -> None:
     Raises:
         DataError: Some are missing, by these names.
     """
-    if missing := sorted(name for name in names if "pooler." not in name):
+    missing = sorted(name for name in names if "pooler." not in name)
+    if missing:
         raise DataError(
             f"{checkpoint}: its weights lack {len(missing)} of the model in config.json, such as "
             f"{', '.join(missing[:3])}; fetch the checkpoint again"

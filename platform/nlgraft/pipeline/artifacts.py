@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict, deque
+from dataclasses import dataclass
 from pathlib import Path
 
 from nlgraft.basics.errors import StoreError
@@ -31,6 +32,7 @@ def manifest_key(name: str, fingerprint: str) -> str:
     return f"{artifact_key(name, fingerprint)}/{MANIFEST}"
 
 
+@dataclass(frozen=True)
 class Artifacts:
     """The artifacts of one place.
 
@@ -38,9 +40,8 @@ class Artifacts:
     are harmless; the first to write the manifest wins.
     """
 
-    def __init__(self, files: Files, clock: PlaceClock) -> None:
-        self._files = files
-        self._clock = clock
+    _files: Files
+    _clock: PlaceClock
 
     def manifest(self, name: str, fingerprint: str) -> Manifest | None:
         """Read an artifact's manifest; None if there is no artifact.
@@ -80,10 +81,10 @@ class Artifacts:
         """
         key = f"{_folder(manifest)}/{name}"
         data = self._files.read(key)
-        if data is None or hashlib.sha256(data).hexdigest() != manifest.files[name].sha256:
-            raise ArtifactDamaged(
-                f"{self._files.name}: {key} {'is missing' if data is None else 'is damaged'}"
-            )
+        if data is None:
+            raise ArtifactDamaged(f"{self._files.name}: {key} is missing")
+        if hashlib.sha256(data).hexdigest() != manifest.files[name].sha256:
+            raise ArtifactDamaged(f"{self._files.name}: {key} is damaged")
         return data
 
     def publish(self, manifest: Manifest, directory: Path) -> Path:
@@ -114,7 +115,7 @@ class Artifacts:
                 self._files.delete_tree(folder)
                 return self.fetch(other)
             data = manifest.encode()
-            if self._files.create(key, data) if taken is None else self._files.replace(key, taken, data):
+            if self._files.replace(key, taken, data):
                 self._remove_abandoned(manifest)
                 return path
         raise StoreError(f"{self._files.name}: {key} is taken by a damaged artifact that cannot be replaced")
@@ -130,7 +131,9 @@ class Artifacts:
             other = self.manifest(manifest.name, manifest.fingerprint)
         except ArtifactDamaged:
             return None
-        return other if other is not None and self.damage(other) is None else None
+        if other is not None and self.damage(other) is None:
+            return other
+        return None
 
     def _remove_abandoned(self, manifest: Manifest) -> None:
         """Delete files of this artifact that killed writers left."""

@@ -41,6 +41,7 @@ class _CheckpointManifest:
 _MANIFEST = TypeAdapter(_CheckpointManifest)
 
 
+@dataclass(frozen=True)
 class Checkpoints:
     """Checkpoints of one stage, one folder per step.
 
@@ -50,10 +51,9 @@ class Checkpoints:
         is_writable: False on ranks above 0.
     """
 
-    def __init__(self, files: Files, key: str, *, is_writable: bool = True) -> None:
-        self.is_writable = is_writable
-        self._files = files
-        self._key = key
+    _files: Files
+    _key: str
+    is_writable: bool = True
 
     def latest(self) -> tuple[int, Path] | None:
         """Return step and local directory of the newest checkpoint that is whole, None if there is none.
@@ -72,7 +72,8 @@ class Checkpoints:
     def newest_step(self) -> int | None:
         """Return the newest step that was saved whole, None if there is none; it is not read."""
         steps = {f"{self._key}/{step}/{MANIFEST}": step for step in self._steps()}
-        return max((steps[key] for key in self._files.existing([*steps])), default=None)
+        stored = self._files.existing([*steps])
+        return max((steps[key] for key in stored), default=None)
 
     def save(self, step: int, write: Callable[[Path], None]) -> None:
         """Write one checkpoint and remove all but the newest two.
@@ -106,4 +107,5 @@ class Checkpoints:
             self._files.delete_tree(self._key)
 
     def _steps(self) -> list[int]:
-        return sorted((int(name) for name in self._files.names(self._key) if name.isdecimal()), reverse=True)
+        names = self._files.names(self._key)
+        return sorted((int(name) for name in names if name.isdecimal()), reverse=True)

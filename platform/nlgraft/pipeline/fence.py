@@ -59,6 +59,7 @@ class Superseded(StoreError):
         )
 
 
+@dataclass(eq=False)
 class Guarded:
     """Stands for an object: each of its methods is called after a check, but for those that only read.
 
@@ -68,10 +69,9 @@ class Guarded:
         is_reading: Tells if a method, given by its name, only reads.
     """
 
-    def __init__(self, inner: Any, check: Callable[[], object], is_reading: Callable[[str], bool]) -> None:
-        self._inner = inner
-        self._check = check
-        self._is_reading = is_reading
+    _inner: Any
+    _check: Callable[[], object]
+    _is_reading: Callable[[str], bool]
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self._inner, name)
@@ -100,8 +100,8 @@ class _FencedFiles(Guarded):
         """Write a key in one step, replacing what was there when the lock was looked at."""
         for _ in range(_NUM_TRIES):
             before = self._inner.read(key)
-            # Both look at the lock, which has to come after `before` was read.
-            if self.create(key, data) if before is None else self.replace(key, before, data):
+            # It looks at the lock, which has to come after `before` was read.
+            if self.replace(key, before, data):
                 return
         raise StoreError(f"{self._inner.name}: {key} is being written by others all the time")
 

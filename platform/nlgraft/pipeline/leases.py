@@ -206,6 +206,7 @@ class Lease:
             self.holder, self._renewed_s = renewed, now_s
 
 
+@dataclass(frozen=True)
 class Leases:
     """The leases of one store.
 
@@ -215,10 +216,9 @@ class Leases:
         expiry_s: Seconds without a renewal after which a lease may be taken over.
     """
 
-    def __init__(self, files: Files, clock: PlaceClock, *, expiry_s: float = EXPIRY_S) -> None:
-        self.expiry_s = expiry_s
-        self._files = files
-        self._clock = clock
+    _files: Files
+    _clock: PlaceClock
+    expiry_s: float = EXPIRY_S
 
     def acquire(self, fingerprint: str, owner: str = "") -> Lease:
         """Take the lease of a stage; a thread renews it until it is released.
@@ -323,12 +323,7 @@ class Leases:
             state = self._find(key)
             if not state.is_free:
                 raise _Held(state.describe())
-            is_taken = (
-                self._files.create(key, data)
-                if state.data is None
-                else self._files.replace(key, state.data, data)
-            )
-            if not is_taken:  # someone else was quicker
+            if not self._files.replace(key, state.data, data):  # someone else was quicker
                 raise _Held(self._find(key).describe())
             logger.info("lease %s: took over from %s", key, state.describe())
         # Three renewals in a row may fail before anybody takes the lease over.

@@ -84,8 +84,13 @@ class LocalFiles:
         return True
 
     @store_errors("write")
-    def replace(self, key: str, old: bytes, new: bytes) -> bool:
-        """Write a key only if it holds `old`; True for the one caller whose data it then holds."""
+    def replace(self, key: str, old: bytes | None, new: bytes) -> bool:
+        """Write a key only if it holds `old`, or with None is missing.
+
+        True for the one caller whose data it then holds.
+        """
+        if old is None:
+            return self.create(key, new)
         return self._exchange(key, old, new)
 
     @store_errors("delete")
@@ -193,7 +198,13 @@ class LocalFiles:
         return target
 
     @store_errors("read")
-    def damage(self, key: str, entries: Mapping[str, FileEntry], *, is_afresh: bool = False) -> str | None:
+    def damage(
+        self,
+        key: str,
+        entries: Mapping[str, FileEntry],
+        *,
+        is_afresh: bool = False,
+    ) -> str | None:
         """Compare sizes and checksums; those that this process has compared are read again if `is_afresh`."""
         return find_damage(self.root / key, entries, is_afresh=is_afresh)
 

@@ -108,7 +108,10 @@ class Making(TypedDict, total=False):
 
 
 def describe_artifact(
-    stage: Stage, files: dict[str, FileEntry], making: Making, linked: Collection[str] = ()
+    stage: Stage,
+    files: dict[str, FileEntry],
+    making: Making,
+    linked: Collection[str] = (),
 ) -> Manifest:
     """Make the manifest of an artifact about to be published, with a folder of its own.
 

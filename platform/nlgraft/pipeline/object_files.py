@@ -109,8 +109,10 @@ class ObjectFiles:
                 return self.read(key) == data
         return True
 
-    def replace(self, key: str, old: bytes, new: bytes) -> bool:
-        """Write a key only if it holds `old`."""
+    def replace(self, key: str, old: bytes | None, new: bytes) -> bool:
+        """Write a key only if it holds `old` (None: is missing)."""
+        if old is None:
+            return self.create(key, new)
         versioned = self._get(key)
         if versioned is None or versioned[0] != old:
             return False
@@ -172,7 +174,13 @@ class ObjectFiles:
         _in_threads(upload, entries)
         return self._keep(source, key, entries)
 
-    def damage(self, key: str, entries: Mapping[str, FileEntry], *, is_afresh: bool = False) -> str | None:
+    def damage(
+        self,
+        key: str,
+        entries: Mapping[str, FileEntry],
+        *,
+        is_afresh: bool = False,
+    ) -> str | None:
         """Compare names and sizes, and checksums if `is_afresh`; else when the files are fetched."""
         sizes = self._list(key)
         for name, entry in entries.items():

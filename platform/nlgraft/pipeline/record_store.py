@@ -63,10 +63,15 @@ class Records:
             stored = self._decode(path, before, form)
             if stored is not None and is_final(stored):
                 return
-            if self._files.create(path, data) if before is None else self._files.replace(path, before, data):
+            if self._files.replace(path, before, data):
                 return
 
-    def list(self, kind: Kind, form: TypeAdapter[_Form], prefix: str = "") -> dict[str, _Form]:
+    def list(
+        self,
+        kind: Kind,
+        form: TypeAdapter[_Form],
+        prefix: str = "",
+    ) -> dict[str, _Form]:
         """Read every document of a kind whose key begins with a prefix, by sorted keys."""
         folder = f"records/{kind}"
         # List the deepest folder that the prefix names in full, not the whole kind.

@@ -82,7 +82,12 @@ class ArtifactStore:
     """
 
     def __init__(
-        self, uri: str, files: Files, *, expiry_s: float = EXPIRY_S, fence: Fence | None = None
+        self,
+        uri: str,
+        files: Files,
+        *,
+        expiry_s: float = EXPIRY_S,
+        fence: Fence | None = None,
     ) -> None:
         self._clock = clock = PlaceClock(files)
         self.place = StorePlace(uri, fence)
@@ -223,8 +228,9 @@ class ArtifactStore:
 
     def is_marked(self) -> bool:
         """Tell if this is a store: by the marker, or by an artifact of a release that wrote none."""
-        names = self._files.names("artifacts")
-        return bool(self._files.existing([MARKER])) or any(self._known.of(name) for name in names)
+        if self._files.existing([MARKER]):
+            return True
+        return any(self._known.of(name) for name in self._files.names("artifacts"))
 
     def remove(self, key: str) -> None:
         """Remove a document, or a folder of the layout; an artifact vanishes in one step."""
@@ -300,7 +306,9 @@ class ArtifactStore:
             StoreError: There is no artifact; as `ArtifactDamaged` if there is a damaged one.
         """
         manifest = self._manifest_of(stage)
-        return self._artifacts.read_file(manifest, name) if name in manifest.files else None
+        if name not in manifest.files:
+            return None
+        return self._artifacts.read_file(manifest, name)
 
     def scratch(self, name: str) -> AbstractContextManager[Path]:
         """Hold an empty local directory, which is removed after a context, or after a killed process."""
@@ -390,7 +398,9 @@ class ArtifactStore:
         if isinstance(stage, Stage):
             return [stage.name]
         stage_name = self._names.get(stage)
-        return [stage_name] if stage_name is not None else self._files.names("artifacts")
+        if stage_name is not None:
+            return [stage_name]
+        return self._files.names("artifacts")
 
     def _manifest_of(self, stage: Stage | str) -> Manifest:
         manifest = self.manifest(stage)
@@ -497,6 +507,7 @@ def text_bytes(manifest: Manifest, manifests: Mapping[str, Manifest]) -> int | N
         if not below.inputs:
             folders = {name.rpartition("/")[0] for name in below.files if name.endswith("/corpus.json")}
             folders &= {manifest.config.get("split", name) for name in folders}
-            files = (file.bytes for name, file in below.files.items() if name.rpartition("/")[0] in folders)
-            total += sum(files)
+            for name, file in below.files.items():
+                if name.rpartition("/")[0] in folders:
+                    total += file.bytes
     return total

@@ -191,7 +191,8 @@ class _Metric:
 
 
 _METRICS = TypeAdapter(dict[str, _Metric])
-_CURVES: TypeAdapter[dict[str, Curve]] = TypeAdapter(dict[str, list[Annotated[list[int | float], Len(3, 3)]]])
+_Point = Annotated[list[int | float], Len(3, 3)]
+_CURVES: TypeAdapter[dict[str, Curve]] = TypeAdapter(dict[str, list[_Point]])
 _EXAMPLES = {
     METRICS: '{"test/bleu": {"value": a number}, ...}',
     CURVES: '{"dev/loss": [[step, value, unix_ms], ...], ...}',
@@ -274,8 +275,9 @@ def collect_results(
             curves.append((stage, _parse(_CURVES, store.read_file(stage, CURVES), CURVES)))
         elif reporter is not None:
             reported = reporter.curves.get(stage.name, {})
+            last_values = {name: _Metric(points[-1][1]) for name, points in reported.items()}
             curves.append((stage, reported))
-            metrics.append((stage, {name: _Metric(points[-1][1]) for name, points in reported.items()}))
+            metrics.append((stage, last_values))
     merged = _merge(metrics)
     return TrialResults(
         metrics={name: float(metric.value) for name, metric in merged.items()},
@@ -527,7 +529,9 @@ TRIAL_RECORD = TypeAdapter(TrialRecord)
 def _to_number(value: float) -> float | str:
     if math.isfinite(value):
         return value
-    return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    if math.isnan(value):
+        return "NaN"
+    return "Infinity" if value > 0 else "-Infinity"
 
 
 # The stages of a trial, one after the other, and the kinds of errors that end it.

@@ -55,7 +55,7 @@ def current_device() -> str:
 def trial_in(place: str | Path, graph: StageGraph, **options: Any) -> TrialRecord:
     """Run a trial in a store at a place, with options of `run_trial`."""
     defaults = {"reporter": NullReporter(), "config": {}, "is_waiting": True}
-    return run_trial(graph, ArtifactStore.open(place), **{**defaults, **options})
+    return run_trial(graph, ArtifactStore.open(place), **(defaults | options))
 
 
 def differing(
@@ -100,7 +100,8 @@ def small_trial(system_path: str, cell: int = -1, changes: Mapping[str, Any] | N
         changes: Further settings, by dotted path.
     """
     study = Study.from_yaml(systems_with_trials()[system_path])
-    values = json.loads(json.dumps(resolve_cell(study, cells(study)[cell]).document))
+    document = resolve_cell(study, cells(study)[cell]).document
+    values = json.loads(json.dumps(document))
     for path, value in list(dotted(values)):
         limits = _TEXT_LIMITS if path.startswith("data.") else _LIMITS
         limit = limits.get(path.rpartition(".")[2])
@@ -109,7 +110,8 @@ def small_trial(system_path: str, cell: int = -1, changes: Mapping[str, Any] | N
     for path, value in (changes or {}).items():
         paths.put(values, path, value)
     system = load_system(system_path)
-    return system.stage_graph(without_dropout(system.validate(values)), seed=_SEED, splits=("dev", "test"))
+    config = without_dropout(system.validate(values))
+    return system.stage_graph(config, seed=_SEED, splits=("dev", "test"))
 
 
 def without_dropout(config: BaseModel) -> BaseModel:
@@ -123,7 +125,9 @@ def without_dropout(config: BaseModel) -> BaseModel:
             return without_dropout(value)
         if isinstance(value, dict):
             return {key: changed(key, entry) for key, entry in value.items()}
-        return 0.0 if name.endswith("dropout") and isinstance(value, float) else value
+        if name.endswith("dropout") and isinstance(value, float):
+            return 0.0
+        return value
 
     return config.model_copy(update={name: changed(name, value) for name, value in config})
 

@@ -30,7 +30,7 @@ from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import RecordingReporter, one_line
 from nlgraft.study.data.study import Resources
-from nlgraft.study.reading.place_rules import uri_fault
+from nlgraft.study.reading.place_rules import nearest_existing, uri_fault
 
 State = Literal["ok", "warn", "wrong"]
 
@@ -170,14 +170,20 @@ def check_disk(storage: str) -> Check:
     """Look at the fullest of the disks on which artifacts and temporary files are written."""
     folders = [ArtifactStore.open(storage).scratch_root, Path(tempfile.gettempdir())]
     # What is not there yet is made on the disk of the nearest directory.
-    present = [next(path for path in (folder, *folder.parents) if path.exists()) for folder in folders]
+    present = [nearest_existing(folder) for folder in folders]
     usage = min(map(shutil.disk_usage, present), key=lambda usage: usage.free)
     what = f"{size(usage.free)} free of {size(usage.total)}"
     remedy = "free space, or choose another place; `nlgraft plan` says what a study needs"
     return _graded(usage.free, _DISK_BYTES, what, remedy, {"free_bytes": usage.free})
 
 
-def _graded(value: float, least: Sequence[float], what: str, remedy: str, figures: dict[str, Any]) -> Check:
+def _graded(
+    value: float,
+    least: Sequence[float],
+    what: str,
+    remedy: str,
+    figures: dict[str, Any],
+) -> Check:
     """Judge a value by the least that is well and the least that is not wrong."""
     if value >= least[0]:
         return Check("ok", what, figures=figures)
@@ -191,7 +197,8 @@ def check_tracking(uri: str) -> Check:
     parts = urlsplit(uri)
     if parts.scheme == "sqlite":
         return Check("ok", "a SQLite file")
-    public, port = without_credentials(uri), parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    public = without_credentials(uri)
+    port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
     # First, since MLflow's client tries for minutes.
     if port and parts.hostname and not answers((parts.hostname, port)):
         remedy = "start it (`mlflow server`, deploy/mlflow-compose.yaml), or give its address: --tracking-uri"

@@ -225,7 +225,10 @@ class StoreContents:
         return self._sizes.get(f"artifacts/{name}/{stage}", 0)
 
     def _removal(
-        self, documents: Iterable[str], stages: Mapping[str, str], forgotten: str | None = None
+        self,
+        documents: Iterable[str],
+        stages: Mapping[str, str],
+        forgotten: str | None = None,
     ) -> Removal:
         folders = [
             key
@@ -258,10 +261,11 @@ def _holding(name: str, store: ArtifactStore) -> Holding:
         return Holding(name, problem=f"cannot be read: {str(error).splitlines()[-1].strip()}")
     records = {trial.fingerprint: record for trial, record in planned.resolved if record is not None}
     records |= {record.fingerprint: record for _, record in planned.recorded}
-    stages = {stage.fingerprint: stage.name for trial, _ in planned.resolved for stage in trial.graph.stages}
-    stages |= {
-        entry["fingerprint"]: entry["name"] for _, record in planned.recorded for entry in record.stages
-    }
+    stages = {}
+    for trial, _ in planned.resolved:
+        stages |= {stage.fingerprint: stage.name for stage in trial.graph.stages}
+    for _, record in planned.recorded:
+        stages |= {entry["fingerprint"]: entry["name"] for entry in record.stages}
     num_planned = planned.num_open + len(planned.ended) + len(planned.recorded)
     return Holding(name, study, "", num_planned, records, stages, folders)
 

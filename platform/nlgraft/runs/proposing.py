@@ -76,7 +76,8 @@ def baseline_of(study: Study, cell: Cell | None = None) -> Study:
     Raises:
         StudyError: It has seeds that belong to streams.
     """
-    if reserved := [seed for seed in study.seeds if seed >= _FIRST_SEED]:
+    reserved = [seed for seed in study.seeds if seed >= _FIRST_SEED]
+    if reserved:
         message = f"seed {reserved[0]} belongs to streams of proposals; choose seeds below {_FIRST_SEED}"
         raise StudyError([Problem("seeds", message)], study.name)
     return _read(study, _cell_document(study, cell or cells(study)[0]))
@@ -99,7 +100,8 @@ def kept_code(study: Study, store: ArtifactStore) -> dict[str, str]:
     keep_code = system_of(study).keep_code
     if keep_code is None or not store.is_local:
         return {}
-    return keep_code(resolve_cell(study, cells(study)[0]).config, Path(store.uri, _CODE))
+    config = resolve_cell(study, cells(study)[0]).config
+    return keep_code(config, Path(store.uri, _CODE))
 
 
 def with_changes(
@@ -149,7 +151,8 @@ def data_key(study: Study) -> str:
     """Digest of the corpus that a study with one cell is scored on, or of its settings where none is read."""
     graph = trial_graph(study, 0)
     for stage in sorted(graph.stages, key=graph.depth, reverse=True):
-        if (corpus := stage.inputs.get("corpus")) is not None:
+        corpus = stage.inputs.get("corpus")
+        if corpus is not None:
             return corpus.fingerprint
     return fingerprint(study.data)
 
@@ -170,7 +173,8 @@ def comparison_study(
         first: Number of seeds before the first look; all of them without looks.
         suffix: End of the study's name.
     """
-    arms = {name: arm.base | {"data": arm.data} for name, arm in {_KEPT: kept, **proposals}.items()}
+    studies = {_KEPT: kept, **proposals}
+    arms = {name: arm.base | {"data": arm.data} for name, arm in studies.items()}
     # Whole sections: a proposal may replace one, and a level can set values but remove none.
     shared = {
         key: value
@@ -263,7 +267,13 @@ class Attempt:
         NlgraftError: No kept proposal has the number ``against``.
     """
 
-    def __init__(self, study: Study, changes: Sequence[str], against: str | None, place: Place) -> None:
+    def __init__(
+        self,
+        study: Study,
+        changes: Sequence[str],
+        against: str | None,
+        place: Place,
+    ) -> None:
         self._place = place
         self._study = study
         base = baseline_of(study)
@@ -333,7 +343,10 @@ class Attempt:
         return comparison_study(self._kept, {str(number): self._new}, seeds, first)
 
     def _run(
-        self, pair: Study, grant: Callable[[], Mapping[str, int]], note: Callable[[], str]
+        self,
+        pair: Study,
+        grant: Callable[[], Mapping[str, int]],
+        note: Callable[[], str],
     ) -> str | None:
         """Run the trials of a pair; return the reason why that ended early, or None."""
         return Run(pair, cells(pair), self._place).sweep(grant, note).stop_reason
@@ -425,7 +438,8 @@ class Attempt:
         newest = next(reversed(stream.kept(entered.origin)), BASELINE)
         if newest not in (BASELINE, entered.number, entered.against):
             notes.append(f"proposal {newest} was kept last; this one is not compared with it")
-        if failed_seeds := sorted({seed for arm, seed in proposal.lost if arm == "kept"}):
+        failed_seeds = sorted({seed for arm, seed in proposal.lost if arm == "kept"})
+        if failed_seeds:
             notes.append(f"what is kept failed with seed {', '.join(map(str, failed_seeds))}")
         if proposal.measured is not None and proposal.measured.reason:
             notes.append(f"lost when it was measured again: {proposal.measured.reason}")
@@ -459,7 +473,8 @@ class _Looks:
         if self.num < min(self.max_seeds, len(self.pair.seeds)):
             verdict = self.verdict()
             if verdict.decision == "MORE" and not verdict.lost:
-                self.num = min(next(look for look in LOOKS if look > self.num), self.max_seeds)
+                next_look = next(look for look in LOOKS if look > self.num)
+                self.num = min(next_look, self.max_seeds)
         return {cell.key: self.num for cell in cells(self.pair)}
 
 

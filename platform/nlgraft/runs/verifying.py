@@ -71,7 +71,12 @@ class Verification:
 
 
 def verify(
-    study: Study, store: ArtifactStore, cells: Sequence[Cell], uri: str, *, is_discarding: bool = False
+    study: Study,
+    store: ArtifactStore,
+    cells: Sequence[Cell],
+    uri: str,
+    *,
+    is_discarding: bool = False,
 ) -> Verification:
     """Compare what a study plans with what store, Optuna and MLflow hold; every artifact is read.
 

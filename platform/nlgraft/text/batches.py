@@ -70,7 +70,9 @@ class Ragged:
         """
         lengths = self.lengths
         num_cut = int((lengths > max_length).sum())
-        return self.parts(self.offsets[:-1], np.minimum(lengths, max_length)) if num_cut else self, num_cut
+        if not num_cut:
+            return self, 0
+        return self.parts(self.offsets[:-1], np.minimum(lengths, max_length)), num_cut
 
     def padded(self, rows: IntArray) -> tuple[IntArray, NDArray[np.bool_]]:
         """Pack chosen sequences [B] into a rectangle.
@@ -173,7 +175,8 @@ class LengthBatches:
         needed = len(longest) if self.is_by_count else longest.sum() / _FILL
         batches: list[IntArray] = []
         # A stack instead of recursion; it takes the shorter half first, so the order is fixed.
-        waiting = [(np.arange(len(longest)), max(1, math.ceil(needed / self.budget)))]
+        num_parts = max(1, math.ceil(needed / self.budget))
+        waiting = [(np.arange(len(longest)), num_parts)]
         while waiting:
             rows, parts = waiting.pop()
             most = self.lengths[rows].max(axis=0)
@@ -189,7 +192,8 @@ class LengthBatches:
                 middle = first_parts * self.budget
             else:
                 sums = np.cumsum(longest[rows])
-                middle = int(np.searchsorted(sums, sums[-1] * first_parts / max(2, parts)))
+                share = sums[-1] * first_parts / max(2, parts)
+                middle = int(np.searchsorted(sums, share))
                 middle = min(max(middle, 1), len(rows) - 1)
             waiting.append((rows[middle:], max(1, parts - first_parts)))
             waiting.append((rows[:middle], first_parts))
@@ -198,4 +202,6 @@ class LengthBatches:
 
 def batches_of(lengths: NDArray[np.integer], budget: int | LengthBatches, seed: int) -> LengthBatches:
     """Make batches of a number of padded positions, or return the given ones."""
-    return budget if isinstance(budget, LengthBatches) else LengthBatches(lengths, budget, seed)
+    if isinstance(budget, LengthBatches):
+        return budget
+    return LengthBatches(lengths, budget, seed)

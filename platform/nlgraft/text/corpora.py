@@ -74,7 +74,9 @@ def check_labels(corpora: Mapping[str, Corpus], *, is_redrawn: bool) -> None:
     """
     labels = {split: corpus.labels for split, corpus in corpora.items() if corpus.labels is not None}
     remedy = "give each one, or remove the example from all files"
-    problems = [line for split in labels for line in blank_examples(split, labels[split], "no label", remedy)]
+    problems = []
+    for split, lines in labels.items():
+        problems += blank_examples(split, lines, "no label", remedy)
     if is_redrawn:
         labels = {"train": [label for split_labels in labels.values() for label in split_labels]}
     if train := labels.get("train"):
@@ -183,7 +185,8 @@ class Corpus:
 
     def sides(self) -> dict[str, Sequence[str]]:
         """Name the text by role: sources and target, but no labels or document ids."""
-        return {role: lines for role, lines in self.streams().items() if role not in ("label", "document")}
+        streams = self.streams().items()
+        return {role: lines for role, lines in streams if role not in ("label", "document")}
 
     def text(self, *roles: str) -> list[str]:
         """List the lines of some roles, as ``lines`` does, in memory."""
@@ -196,7 +199,8 @@ class Corpus:
             DataError: The corpus lacks a role.
         """
         streams = self.streams()
-        if missing := [role for role in roles if role not in streams]:
+        missing = [role for role in roles if role not in streams]
+        if missing:
             raise DataError(f"no text of {', '.join(missing)}; the corpus has: {', '.join(streams)}")
         return JoinedLines(streams[role] for role in roles or self.sides())
 
@@ -209,7 +213,8 @@ class Corpus:
         """Measure the lines of every side in characters, [sides, N]."""
         import numpy as np  # a study is read without it
 
-        return np.stack([np.fromiter(map(len, side), np.int32, len(side)) for side in self.sides().values()])
+        sides = self.sides().values()
+        return np.stack([np.fromiter(map(len, side), np.int32, len(self)) for side in sides])
 
     @staticmethod
     def from_streams(streams: Mapping[str, Sequence[str]], selected: Selected | None = None) -> Corpus:
@@ -235,10 +240,11 @@ def load_corpus(config: CorpusConfig) -> dict[str, Corpus]:
         case FilesConfig():
             files = config.splits
         case HuggingFaceConfig():
-            streams = {
-                split: _cut(load_split(config, split), config.max_line_chars) for split in config.splits
-            }
-            return {split: _select(config, split, lines, cut) for split, (lines, cut) in streams.items()}
+            corpora = {}
+            for split in config.splits:
+                lines, num_cut = _cut(load_split(config, split), config.max_line_chars)
+                corpora[split] = _select(config, split, lines, num_cut)
+            return corpora
         case SacreBleuConfig():
             files = {
                 split: split_files
@@ -261,7 +267,8 @@ def load_split_files(config: _FileBased, split: str, files: TextFiles) -> Corpus
 def _read(files: TextFiles, max_line_chars: int, split: str) -> tuple[dict[str, Sequence[str]], int]:
     if files.table is not None:
         return read_table(files.table, files.streams(), max_line_chars)
-    if tables := [path for path in dict.fromkeys(files.streams().values()) if table_suffix(path)]:
+    tables = [path for path in dict.fromkeys(files.streams().values()) if table_suffix(path)]
+    if tables:
         raise DataError(
             f"{split}: {', '.join(tables)} would be read as lines, header and all; name columns: "
             f"{split}: {{table: {Path(tables[0]).name}, sources: COLUMN, ...}}"
@@ -281,14 +288,14 @@ def _read(files: TextFiles, max_line_chars: int, split: str) -> tuple[dict[str, 
         raise DataError(
             f"{split}: files differ in their number of lines: {lengths}. Line n must be example n in each"
         )
-    return {role: stream.lines for role, stream in read.items()}, sum(
-        stream.num_cut for stream in read.values()
-    )
+    num_cut = sum(stream.num_cut for stream in read.values())
+    return {role: stream.lines for role, stream in read.items()}, num_cut
 
 
 def _cut(streams: dict[str, Sequence[str]], most: int) -> tuple[dict[str, Sequence[str]], int]:
     num_cut = sum(len(line) > most for lines in streams.values() for line in lines)
-    return {role: spooled(line[:most] for line in lines) for role, lines in streams.items()}, num_cut
+    cut = {role: spooled(line[:most] for line in lines) for role, lines in streams.items()}
+    return cut, num_cut
 
 
 def _select(
@@ -314,14 +321,16 @@ def _select(
     if num_used < len(keep):
         used = {role: spooled(islice(compress(lines, keep), limit)) for role, lines in streams.items()}
     corpus = Corpus.from_streams(used, Selected(len(keep), num_kept, num_used, num_cut))
-    if problems := [*_useless(corpus, is_trained_on=split == "train")]:
+    problems = [*_useless(corpus, is_trained_on=split == "train")]
+    if problems:
         raise DataError("\n".join(f"{split}: {problem}" for problem in problems))
     return corpus
 
 
 def _useless(corpus: Corpus, *, is_trained_on: bool) -> Iterator[str]:
     """Find sides of which nothing can be learned, or by which nothing can be scored."""
-    for side, streams in (("sources", corpus.sources), ("target", [corpus.target or []])):
+    sides = {"sources": corpus.sources, "target": [corpus.target or []]}
+    for side, streams in sides.items():
         examples = zip(*streams, strict=True)
         first = next(examples, None)
         if first is None:
@@ -346,7 +355,9 @@ def _shortened(streams: dict[str, Sequence[str]], most: int) -> tuple[dict[str, 
 def first_words(line: str, most: int | None) -> str:
     """Truncate a line to so many words between white space; None, or fewer words: it stays as it is."""
     words = line.split()
-    return line if most is None or len(words) <= most else " ".join(words[:most])
+    if most is None or len(words) <= most:
+        return line
+    return " ".join(words[:most])
 
 
 def _kept(rule: WordRule | None, streams: Mapping[str, Sequence[str]]) -> bytes:
@@ -445,7 +456,12 @@ def write_corpus(corpus: Corpus, directory: Path) -> None:
                         f"{where}: {error}; the text holds a lone surrogate, which UTF-8 cannot encode"
                     ) from error
     selected = asdict(corpus.selected) if corpus.selected else None
-    document = {"format": _FORMAT, "examples": len(corpus), "streams": list(streams), "selected": selected}
+    document = {
+        "format": _FORMAT,
+        "examples": len(corpus),
+        "streams": list(streams),
+        "selected": selected,
+    }
     write_json(directory / "corpus.json", document)
 
 
@@ -456,7 +472,7 @@ def read_corpus(directory: Path) -> Corpus:
         StoreError: A file is missing or disagrees with ``corpus.json``.
     """
     try:
-        document = json.loads((directory / "corpus.json").read_text(encoding="utf-8"))
+        document = json.loads((directory / "corpus.json").read_text("utf-8"))
         streams = {role: StoredLines(directory / stream_file(role)) for role in document["streams"]}
     except (OSError, ValueError, KeyError) as error:
         raise StoreError(f"{directory}: not a corpus ({error})") from error
@@ -472,7 +488,8 @@ def read_splits(directory: Path) -> dict[str, Corpus]:
     Raises:
         StoreError: As ``read_corpus``.
     """
-    return {path.name: read_corpus(path) for path in sorted(directory.iterdir()) if path.is_dir()}
+    folders = [path for path in sorted(directory.iterdir()) if path.is_dir()]
+    return {path.name: read_corpus(path) for path in folders}
 
 
 def stream_file(role: str) -> str:
@@ -642,7 +659,10 @@ def _column(rows: Any, column: str, where: str, role: str) -> Sequence[str]:
 
 
 def as_line(
-    value: Any, inside: Sequence[str] = (), names: Sequence[str] | None = None, where: str = ""
+    value: Any,
+    inside: Sequence[str] = (),
+    names: Sequence[str] | None = None,
+    where: str = "",
 ) -> str:
     """Turn a value of a row into a line of text; line feeds become spaces.
 

@@ -124,7 +124,8 @@ def swapped_sides(first: Corpus, second: Corpus) -> tuple[str, str] | None:
         {role: _word_rates(lines[:_NUM_COMPARED]) for role, lines in corpus.sides().items()}
         for corpus in (first, second)
     )
-    for a, b in combinations([role for role in rates if role in other_rates], 2):
+    shared_roles = [role for role in rates if role in other_rates]
+    for a, b in combinations(shared_roles, 2):
         straight = _likeness(rates[a], other_rates[a]) + _likeness(rates[b], other_rates[b])
         crossed = _likeness(rates[a], other_rates[b]) + _likeness(rates[b], other_rates[a])
         if crossed > max(_SWAPPED * straight, _MIN_SHARED):
@@ -161,10 +162,10 @@ def _copies(corpora: Mapping[str, Corpus]) -> Iterator[str]:
 
 def _seen_in_dev(corpora: Mapping[str, Corpus]) -> Iterator[str]:
     if {"dev", "test"} <= corpora.keys():
-        dev, test = (list(zip(*corpora[split].sides().values(), strict=True)) for split in ("dev", "test"))
-        seen = set(dev)
-        if number := sum(example in seen for example in test):
-            examples = f"{number} of {len(test)} examples"
+        dev, test = corpora["dev"].sides().values(), corpora["test"].sides().values()
+        seen = set(zip(*dev, strict=True))
+        if number := sum(example in seen for example in zip(*test, strict=True)):
+            examples = f"{number} of {len(corpora['test'])} examples"
             yield f"test: {examples} are also in dev, on which models are chosen; remove them there"
 
 

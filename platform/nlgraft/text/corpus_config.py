@@ -201,7 +201,8 @@ class ConlangConfig(_Constructed):
             ("topicality", ("monolingual", "classification"), "whose sentences have no topic"),
             ("unsaid", ("multi_source", "post_editing"), "whose one source must say all"),
         ):
-            if (value := getattr(self, name)) and self.task not in tasks:
+            value = getattr(self, name)
+            if value and self.task not in tasks:
                 yield (
                     f"{name}: {value!r} cannot be set for task: {self.task}, {reason}; leave {name} out, or "
                     f"set task: {' or '.join(tasks)}"
@@ -481,7 +482,8 @@ def role_problem(
         is_tested: It needs a test split.
         has_further_tests: Further test sets are scored as well.
     """
-    if (further := further_tests(corpus)) and not (is_tested and has_further_tests):
+    further = further_tests(corpus)
+    if further and not (is_tested and has_further_tests):
         return f"has further test sets ({', '.join(further)}), on which nothing is scored: leave them out"
     if is_tested and isinstance(corpus, FilesConfig) and corpus.test is None:
         return "needs a test split, on which the results are computed: give the files of test"
@@ -502,7 +504,8 @@ def requires(*roles: str, is_tested: bool = True, has_further_tests: bool = True
 
     def check(corpus: AnyCorpus) -> AnyCorpus:
         wide = as_corpus(corpus)
-        if problem := role_problem(wide, *roles, is_tested=is_tested, has_further_tests=has_further_tests):
+        problem = role_problem(wide, *roles, is_tested=is_tested, has_further_tests=has_further_tests)
+        if problem:
             raise ValueError(problem)
         return corpus
 

@@ -35,7 +35,9 @@ def _resolved(path: str, info: ValidationInfo) -> str:
     if (info.data or {}).get("table") is not None:  # a column of that table
         return path
     directory = (info.context or {}).get("directory")
-    return path if directory is None else str(Path(directory, Path(path).expanduser()))
+    if directory is None:
+        return path
+    return str(Path(directory, Path(path).expanduser()))
 
 
 def _resolved_if_present(path: str, info: ValidationInfo) -> str:
@@ -85,7 +87,9 @@ class _Lines(Sequence[str]):
             return self._line(numbers)
         # The first lines need no index of all.
         is_start = numbers.start == 0 and numbers.step == 1
-        return [*islice(self, len(numbers))] if is_start else [self._line(number) for number in numbers]
+        if is_start:
+            return [*islice(self, len(numbers))]
+        return [self._line(number) for number in numbers]
 
     @abstractmethod
     def _line(self, number: int) -> str: ...
@@ -107,7 +111,8 @@ class StoredLines(_Lines):
         """Count the lines of a file; ``keeper``, such as its temporary directory, lives as long."""
         self.path, self._keeper = path, keeper
         with path.open("rb") as file:
-            self._count = sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
+            blocks = iter(lambda: file.read(1 << 20), b"")
+            self._count = sum(block.count(b"\n") for block in blocks)
 
     def __len__(self) -> int:
         return self._count
@@ -478,7 +483,8 @@ def unreadable(path: str, error: OSError, kind: str = "file") -> str:
     """Explain in one line why a file cannot be read: path as written, place, reason, and what to do."""
     where = expand(path)
     reason = (error.strerror or str(error)).lower()
-    siblings = sorted(path.name for path in where.parent.glob("*") if kind == "file" or path.is_dir())
+    neighbours = [path for path in where.parent.glob("*") if kind == "file" or path.is_dir()]
+    siblings = sorted(path.name for path in neighbours)
     beside = f"; {where.parent} holds {', '.join(siblings[:5])}" if siblings else ""
     # The paths of a study are absolute by now.
     place, hint = "; relative paths in a study start at its file", did_you_mean(where.name, siblings)

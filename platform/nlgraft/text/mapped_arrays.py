@@ -43,10 +43,12 @@ def read_mapped(path: Path, content: str, *names: str) -> dict[str, NDArray[Any]
         arrays = {}
         for name, entry in header.items():
             start, stop = entry["data_offsets"]
-            arrays[name] = whole[start:stop].view(_DTYPES[entry["dtype"]]).reshape(entry["shape"])
+            numbers = whole[start:stop].view(_DTYPES[entry["dtype"]])
+            arrays[name] = numbers.reshape(entry["shape"])
     except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
         raise StoreError(f"{path} holds no {content} ({error}): run its stage again") from error
-    if missing := [name for name in names if name not in arrays]:
+    missing = [name for name in names if name not in arrays]
+    if missing:
         raise StoreError(f"{path} holds no {content} ({', '.join(missing)} is missing): run its stage again")
     return arrays
 
@@ -60,7 +62,8 @@ def header_of(arrays: Mapping[str, tuple[str, Sequence[int]]]) -> tuple[bytes, d
     entries, places, end = {}, {}, 0
     for name, (dtype, shape) in arrays.items():
         places[name] = end
-        end += int(np.prod(shape, dtype=np.int64)) * np.dtype(_DTYPES[dtype]).itemsize
+        item_bytes = np.dtype(_DTYPES[dtype]).itemsize
+        end += int(np.prod(shape, dtype=np.int64)) * item_bytes
         entries[name] = {"dtype": dtype, "shape": [*shape], "data_offsets": [places[name], end]}
     text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
     # Aligned to 8 bytes, as by the library's own writer.

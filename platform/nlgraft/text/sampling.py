@@ -43,7 +43,9 @@ class PieceTable:
 
     def spell(self, character: str) -> list[int]:
         """Return the ids of a character that is no piece."""
-        return [self.byte_ids[byte] for byte in character.encode()] if self.byte_ids else [self.unknown]
+        if self.byte_ids:
+            return [self.byte_ids[byte] for byte in character.encode()]
+        return [self.unknown]
 
 
 class _Sampler:
@@ -77,6 +79,10 @@ class _Sampler:
     def _word(self, word: str, rng: random.Random) -> list[int]: ...
 
 
+_Ends = tuple[list[float], list[tuple[int, int]]]
+"""Of the pieces that end at a position: cumulative weights, and start and id of each."""
+
+
 class UnigramSampler(_Sampler):
     """Draws a segmentation with probability proportional to its likelihood to the power alpha.
 
@@ -90,7 +96,7 @@ class UnigramSampler(_Sampler):
         self._alpha = alpha
         self._longest = max(map(len, table.ids), default=1)
         self._unknown_score = min(table.scores.values(), default=0.0) - _UNKNOWN_PENALTY
-        self._known: dict[str, list[tuple[list[float], list[tuple[int, int]]]]] = {}
+        self._known: dict[str, list[_Ends]] = {}
 
     def _word(self, word: str, rng: random.Random) -> list[int]:
         ends = self._known.get(word)
@@ -102,16 +108,17 @@ class UnigramSampler(_Sampler):
         end = len(word)
         while end:
             bounds, pieces = ends[end]
-            end, piece = pieces[bisect(bounds, rng.random() * bounds[-1], 0, len(bounds) - 1)]
+            drawn = bisect(bounds, rng.random() * bounds[-1], 0, len(bounds) - 1)
+            end, piece = pieces[drawn]
             ids += [piece] if piece != self._table.unknown else reversed(self._table.spell(word[end]))
         ids.reverse()
         return ids
 
-    def _ends(self, word: str) -> list[tuple[list[float], list[tuple[int, int]]]]:
+    def _ends(self, word: str) -> list[_Ends]:
         """List the pieces that end at every position, as (start, id), and their cumulative weights."""
         ids, scores = self._table.ids, self._table.scores
         forward = [0.0]
-        ends: list[tuple[list[float], list[tuple[int, int]]]] = [([], [])]
+        ends: list[_Ends] = [([], [])]
         for end in range(1, len(word) + 1):
             pieces: list[tuple[int, int]] = []
             logs: list[float] = []
@@ -177,16 +184,22 @@ class BpeSampler(_Sampler):
 
     def _start(self, word: str) -> _Step:
         symbols = list(word)
-        waiting = [
-            pair for index in range(len(symbols) - 1) if (pair := self._pair(symbols, index, index + 1))
-        ]
+        pairs = (self._pair(symbols, index, index + 1) for index in range(len(symbols) - 1))
+        waiting = [pair for pair in pairs if pair]
         heapify(waiting)
         return self._next(symbols, waiting)
 
-    def _pair(self, symbols: list[str], first: int, second: int) -> tuple[float, int, int] | None:
+    def _pair(
+        self,
+        symbols: list[str],
+        first: int,
+        second: int,
+    ) -> tuple[float, int, int] | None:
         merged = symbols[first] + symbols[second]
         piece = self._table.ids.get(merged)
-        return None if piece is None else (-self._table.scores[piece], first, len(merged))
+        if piece is None:
+            return None
+        return (-self._table.scores[piece], first, len(merged))
 
     def _next(self, symbols: list[str], waiting: list[tuple[float, int, int]]) -> _Step:
         self._num_steps += 1

@@ -61,7 +61,10 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def encode(
-        self, lines: Sequence[str], sample_alpha: float | None = None, seed: int | random.Random = 0
+        self,
+        lines: Sequence[str],
+        sample_alpha: float | None = None,
+        seed: int | random.Random = 0,
     ) -> list[list[int]]:
         """Segment lines into ids, without BOS and EOS; with ``sample_alpha``, at random."""
 
@@ -92,7 +95,11 @@ def parse_sentencepiece(content: bytes) -> Any:
 
 
 def train_sentencepiece(
-    lines: Sequence[str], config: LearnedTokenizerConfig, path: Path, seed: int, symbols: Sequence[str] = ()
+    lines: Sequence[str],
+    config: LearnedTokenizerConfig,
+    path: Path,
+    seed: int,
+    symbols: Sequence[str] = (),
 ) -> None:
     """Train a SentencePiece model and write it to ``path``.
 
@@ -151,10 +158,17 @@ def _training_lines(lines: Sequence[str], config: LearnedTokenizerConfig, seed: 
 def _num_threads() -> int:
     """Read how many threads the process may have; OpenMP allows a list of them, the first of which counts."""
     first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    return int(first) if first.isdecimal() and int(first) else 1
+    if first.isdecimal() and int(first):
+        return int(first)
+    return 1
 
 
-def sampled_lines(lines: Iterable[str], count: int, seed: int = 0, most: int | None = None) -> list[str]:
+def sampled_lines(
+    lines: Iterable[str],
+    count: int,
+    seed: int = 0,
+    most: int | None = None,
+) -> list[str]:
     """Draw at most so many of ``count`` lines, in their order; all where they are no more.
 
     Without ``most`` it is ``MOST_TRAIN_LINES``.
@@ -185,7 +199,7 @@ def required_pieces(lines: Sequence[str], config: LearnedTokenizerConfig, symbol
         for character in f"\u2581{word}".replace(" ", "\u2581"):
             characters[character] += number
     covered, num_characters = 0, 0
-    for _, number in sorted(characters.items(), key=lambda pair: (-pair[1], pair[0])):
+    for number in sorted(characters.values(), reverse=True):
         if covered / characters.total() >= config.character_coverage:
             break
         covered += number
@@ -242,7 +256,10 @@ class SentencePiece(Tokenizer):
             )
 
     def encode(
-        self, lines: Sequence[str], sample_alpha: float | None = None, seed: int | random.Random = 0
+        self,
+        lines: Sequence[str],
+        sample_alpha: float | None = None,
+        seed: int | random.Random = 0,
     ) -> list[list[int]]:
         """Segment lines into ids, without BOS and EOS.
 
@@ -260,7 +277,9 @@ class SentencePiece(Tokenizer):
 
     def normalised(self, lines: Sequence[str]) -> list[str]:
         """Apply the model's normalisation to lines; those of an ``identity`` model stay as they are."""
-        return normalised(self._model, lines) if self.normalization != "identity" else [*lines]
+        if self.normalization != "identity":
+            return normalised(self._model, lines)
+        return [*lines]
 
     def _sampler(self, alpha: float) -> UnigramSampler | BpeSampler:
         if alpha not in self._samplers:
@@ -326,7 +345,10 @@ class _JsonTokenizer(Tokenizer):
         self.unknown_id = None if unknown is None else self._model.token_to_id(unknown)
 
     def encode(
-        self, lines: Sequence[str], sample_alpha: float | None = None, seed: int | random.Random = 0
+        self,
+        lines: Sequence[str],
+        sample_alpha: float | None = None,
+        seed: int | random.Random = 0,
     ) -> list[list[int]]:
         """Segment lines into ids; special tokens are added if ``has_special_tokens``.
 
@@ -442,7 +464,8 @@ def _wordpiece(lines: Sequence[str], config: WordTokenizerConfig) -> tokenizers.
     # The trainer numbers pieces of words in the order of a hash map, which differs from process to process
     # and decides ties. Naming every one-character piece beforehand fixes the numbers.
     initial = _initial_tokens(lines, normalizer)
-    if problem := size_problem(config.vocab_size, len(initial), has_coverage=False):
+    problem = size_problem(config.vocab_size, len(initial), has_coverage=False)
+    if problem:
         raise DataError(problem)
     learned.normalizer = normalizer
     learned.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -459,8 +482,9 @@ def _wordpiece(lines: Sequence[str], config: WordTokenizerConfig) -> tokenizers.
 
 
 def _initial_tokens(lines: Sequence[str], normalizer: normalizers.BertNormalizer) -> list[str]:
-    characters = sorted({c for line in lines for c in normalizer.normalize_str(line) if not c.isspace()})
-    return [*WORDPIECE_SPECIALS, *characters, *(f"##{character}" for character in characters)]
+    characters = {c for line in lines for c in normalizer.normalize_str(line)}
+    starts = sorted(c for c in characters if not c.isspace())
+    return [*WORDPIECE_SPECIALS, *starts, *(f"##{c}" for c in starts)]
 
 
 def required_tokens(lines: Sequence[str], config: WordTokenizerConfig) -> int:
@@ -493,7 +517,8 @@ def _sentencepiece(
     train_sentencepiece([_normalise(line, config) for line in lines], _sentencepiece_config(config), path, 0)
     processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
     path.unlink()
-    pieces = [(processor.id_to_piece(i), processor.get_score(i)) for i in range(processor.get_piece_size())]
+    numbers = range(processor.get_piece_size())
+    pieces = [(processor.id_to_piece(i), processor.get_score(i)) for i in numbers]
     if config.kind == "unigram":
         whole = tokenizers.Tokenizer(models.Unigram(pieces, unk_id=processor.unk_id(), byte_fallback=False))
     else:

@@ -122,7 +122,8 @@ class MlflowBackend:
             parent = self._parents.get(entry.key)
             self._parents[entry.key] = parent.merge(entry) if parent else entry
         run = self._find(entry.key)
-        if run is not None and entry.digest and (run.digest, run.status) == (entry.digest, entry.status):
+        digest_and_status = (entry.digest, entry.status)
+        if run is not None and entry.digest and (run.digest, run.status) == digest_and_status:
             return
         entry = entry.built()
         if run is None:
@@ -236,7 +237,9 @@ class MlflowBackend:
         base = self._parents.get(entry.key, entry)
         tags = self._provenance | base.tags
         if base.parent is not None:
-            tags["mlflow.parentRunId"] = self._parent_id(base.parent)
+            with self._lock:
+                parent = self._find(base.parent) or self._create(self._parents[base.parent])
+            tags["mlflow.parentRunId"] = parent.run_id
         if entry.digest:
             tags[DIGEST] = entry.digest
         created = self.client.create_run(
@@ -248,11 +251,6 @@ class MlflowBackend:
         run = self._index(entry.key.kind == "trial")[entry.key] = _indexed(created)
         run.content = _content(created)
         return run
-
-    def _parent_id(self, key: RunKey) -> str:
-        with self._lock:
-            parent = self._find(key) or self._create(self._parents[key])
-        return parent.run_id
 
     def _write_datasets(self, run_id: str, content: _Content, entry: RunEntry) -> None:
         inputs = map(_dataset_input, entry.datasets)
@@ -274,7 +272,8 @@ class MlflowBackend:
                 changed,
             )
         curve = self._new_curve_points(run.run_id, content, entry.curve)
-        latest = content.latest | {p.key: p.value for p in sorted(curve, key=lambda point: point.step)}
+        by_step = sorted(curve, key=lambda point: point.step)
+        latest = content.latest | {p.key: p.value for p in by_step}
         results = [
             p for p in entry.results if p.key not in latest or _stored(latest[p.key]) != _stored(p.value)
         ]
@@ -347,7 +346,8 @@ class MlflowBackend:
         names = {STUDY_FINGERPRINT: self._study_fingerprint, FINGERPRINT: model.fingerprint}
         uri = log_model(self.client, self.experiment_id, source, directory, names)
         tags = {MODEL: uri, MODEL_TRIAL: model.fingerprint}
-        self.client.log_batch(run.run_id, tags=[RunTag(key, value) for key, value in tags.items()])
+        run_tags = [RunTag(key, value) for key, value in tags.items()]
+        self.client.log_batch(run.run_id, tags=run_tags)
         content.tags |= tags
 
     def _write_status(self, run: _StoredRun, content: _Content, entry: RunEntry) -> None:

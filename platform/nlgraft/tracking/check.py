@@ -53,7 +53,9 @@ def check_runs(
 def _read(uri: str, experiment: str, fingerprint: str, store_id: str) -> list[Run]:
     client = MlflowClient(tracking_uri=uri)
     stored = client.get_experiment_by_name(experiment)
-    return [] if stored is None else list(runs_of_study(client, stored.experiment_id, fingerprint, store_id))
+    if stored is None:
+        return []
+    return list(runs_of_study(client, stored.experiment_id, fingerprint, store_id))
 
 
 def _compare(runs: Iterable[Run], parents: Sequence[RunKey], trials: Sequence[RunEntry]) -> list[Finding]:

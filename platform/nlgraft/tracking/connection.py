@@ -135,7 +135,12 @@ def _relax_commits(database: Path) -> None:
     event.listen(Engine, "connect", relax)
 
 
-def _experiment_id(client: MlflowClient, name: str, location: str | None, tags: dict[str, str]) -> str:
+def _experiment_id(
+    client: MlflowClient,
+    name: str,
+    location: str | None,
+    tags: dict[str, str],
+) -> str:
     experiment = client.get_experiment_by_name(name)
     if experiment is None:
         try:

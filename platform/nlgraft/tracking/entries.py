@@ -162,7 +162,9 @@ class RunEntry:
 
     def built(self) -> RunEntry:
         """Return the entry with the content that its builder gives."""
-        return self if self.build is None else self.build().merge(replace(self, build=None))
+        if self.build is None:
+            return self
+        return self.build().merge(replace(self, build=None))
 
 
 # Files of a trial that are logged to MLflow, and the artifact of its model.
@@ -242,12 +244,16 @@ def metric_name(name: str) -> str:
 def tag_value(text: str) -> str:
     """Cut a text to MLflow's limit for tags, with a mark where it was cut."""
     mark = "\n... (shortened; the full text is among the artifacts)"
-    return text if len(text) <= MAX_TAG_CHARS else text[: MAX_TAG_CHARS - len(mark)] + mark
+    if len(text) <= MAX_TAG_CHARS:
+        return text
+    return text[: MAX_TAG_CHARS - len(mark)] + mark
 
 
 def value_text(value: Any) -> str:
     """Format a JSON value: text without quotes, everything else as JSON."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def flatten(config: Mapping[str, Any]) -> dict[str, str]:

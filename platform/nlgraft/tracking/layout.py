@@ -407,7 +407,8 @@ def cell_metrics(result: Mapping[str, Any], main_metric: str) -> dict[str, float
     """
     metrics = result["metrics"]
     split = main_metric.partition("/")[0]
-    values = {f"{name}.mean": metrics[name].get("mean") for name in metrics if name.startswith(f"{split}/")}
+    on_split = [name for name in metrics if name.startswith(f"{split}/")]
+    values = {f"{name}.mean": metrics[name].get("mean") for name in on_split}
     summary, comparison = _main(result, main_metric)
     low, high = comparison.get("ci") or (None, None)
     values |= {f"{main_metric}.{key}": summary.get(key) for key in ("mean", "std", "n")}
@@ -422,12 +423,15 @@ def cell_metrics(result: Mapping[str, Any], main_metric: str) -> dict[str, float
 
 def _main(result: Mapping[str, Any], metric: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """Return a cell's summary of a metric and its comparison with the baseline; empty where it has none."""
-    return result["metrics"].get(metric, {}), result.get("comparison", {}).get(metric, {})
+    comparisons = result.get("comparison", {})
+    return result["metrics"].get(metric, {}), comparisons.get(metric, {})
 
 
 def _rounded(value: float) -> float:
     """Round to four significant digits, or to a whole number."""
-    return float(round(value)) if abs(value) >= 1000 else float(f"{value:.4g}")
+    if abs(value) >= 1000:
+        return float(round(value))
+    return float(f"{value:.4g}")
 
 
 def main_figure(result: Mapping[str, Any], metric: str) -> str:
@@ -452,7 +456,8 @@ def _sentence(result: Mapping[str, Any], metric: str) -> str:
 
 def _interval(comparison: Mapping[str, Any]) -> str:
     # Short, since a column of MLflow's table has room for some ten characters.
-    return "[" + ", ".join(f"{end:.2g}" if abs(end) < 100 else f"{end:.0f}" for end in comparison["ci"]) + "]"
+    ends = [f"{end:.2g}" if abs(end) < 100 else f"{end:.0f}" for end in comparison["ci"]]
+    return f"[{', '.join(ends)}]"
 
 
 def cell_tags(result: Mapping[str, Any], metric: str) -> dict[str, str]:
@@ -463,7 +468,8 @@ def cell_tags(result: Mapping[str, Any], metric: str) -> dict[str, str]:
         tags[INTERVAL] = _interval(comparison)
     if comparison.get("verdict"):
         tags[VERDICT] = str(comparison["verdict"])
-    settings = ((result.get("search") or {}).get("settings") or {}).get("settings") or []
+    search = result.get("search") or {}
+    settings = (search.get("settings") or {}).get("settings")
     if settings:
         leading = [
             f"{setting['setting']} {setting['importance']:.2f}"
@@ -486,7 +492,8 @@ def cells_view(main_metric: str) -> dict[str, str]:
         "columnOrder": columns,
         "runsHiddenMode": "SHOW_ALL",
     }
-    packed = base64.b64encode(zlib.compress(json.dumps(state).encode())).decode()
+    compressed = zlib.compress(json.dumps(state).encode())
+    packed = base64.b64encode(compressed).decode()
     return {VIEW: json.dumps({"name": "Cells", "createdAt": 0, "state": f"deflate;{packed}"})}
 
 

@@ -161,7 +161,12 @@ class MlflowTracker:
         self._put(self._require_layout().trial_start(trial))
 
     def trial_metrics(
-        self, trial: SweepTrial, step: int, metrics: Mapping[str, float], timestamp_ms: int, stage: str = ""
+        self,
+        trial: SweepTrial,
+        step: int,
+        metrics: Mapping[str, float],
+        timestamp_ms: int,
+        stage: str = "",
     ) -> None:
         """Report metrics of a running trial at an optimizer step.
 
@@ -292,7 +297,8 @@ class MlflowTracker:
     def _end_running(self, reason: str, besides: RunKey | None = None) -> None:
         # Trials before cells before the study, so that no ended run has a running child.
         order = ("trial", "cell", "study")
-        for key in sorted(self._running_now() - {besides}, key=lambda key: order.index(key.kind)):
+        running = self._running_now() - {besides}
+        for key in sorted(running, key=lambda key: order.index(key.kind)):
             tags = {STATE: "killed", END_REASON: reason}
             self._put(RunEntry(key=key, tags=tags, status="KILLED", ended_ms=now_ms()))
 

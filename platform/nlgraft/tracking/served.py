@@ -24,7 +24,11 @@ _NAME = "best"
 
 
 def log_model(
-    client: MlflowClient, experiment_id: str, run_id: str, directory: Path, tags: Mapping[str, str]
+    client: MlflowClient,
+    experiment_id: str,
+    run_id: str,
+    directory: Path,
+    tags: Mapping[str, str],
 ) -> str:
     """Log an artifact as a models-from-code model, without a pickle, and return its ``models:/`` URI.
 
@@ -41,7 +45,8 @@ def log_model(
     for logged in same_tags:
         if logged.status == LoggedModelStatus.READY:
             return logged.model_uri
-    inputs = json.loads((directory / PREDICTOR).read_text(encoding="utf-8")).get("inputs", [])
+    predictor = json.loads((directory / PREDICTOR).read_text("utf-8"))
+    inputs = predictor.get("inputs", [])
     logged = client.create_logged_model(experiment_id, name=_NAME, source_run_id=run_id, tags=dict(tags))
     with tempfile.TemporaryDirectory(prefix="nlgraft-model-") as name:
         saved = Path(name) / "model"
@@ -77,7 +82,12 @@ def log_exported(uri: str, experiment: str, fingerprint: str, directory: Path) -
     return log_model(client, stored.experiment_id, runs[0].info.run_id, directory, {FINGERPRINT: fingerprint})
 
 
-def save_predictor(target: Path, directory: Path, inputs: list[str], identity: Model | None = None) -> None:
+def save_predictor(
+    target: Path,
+    directory: Path,
+    inputs: list[str],
+    identity: Model | None = None,
+) -> None:
     """Write an artifact directory as an MLflow model on local disk.
 
     Args:

@@ -30,7 +30,8 @@ class ServedModel(PythonModel):
         params: dict[str, Any] | None = None,
     ) -> list[str]:
         """Predict one text per row; the columns are the inputs in the order of the signature."""
-        return list(self._predict(*(model_input[column].astype(str).tolist() for column in model_input)))
+        columns = [model_input[column].astype(str).tolist() for column in model_input]
+        return list(self._predict(*columns))
 
 
 set_model(ServedModel())

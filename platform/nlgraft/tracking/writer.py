@@ -138,8 +138,8 @@ class Writer:
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
         with self._changed:
-            missing = {*self._pending, *self._set_aside, *(entry.key for entry in self._earlier)}
-            missing |= self._writing
+            missing = {*self._pending, *self._set_aside, *self._writing}
+            missing |= {entry.key for entry in self._earlier}
         if missing:
             _log.warning(
                 "%s lacks a part of %d runs. `nlgraft run` of this study adds it from the records in the "
@@ -200,7 +200,8 @@ class Writer:
             is_held = False
         with self._changed:
             # What was put meanwhile comes next; `abandon` may have emptied the list.
-            ended, self._earlier = self._earlier[: len(entries)], self._earlier[len(entries) :]
+            ended = self._earlier[: len(entries)]
+            self._earlier = self._earlier[len(entries) :]
         for entry in [] if is_held else ended:
             self.put(entry)
 

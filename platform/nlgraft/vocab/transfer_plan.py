@@ -106,11 +106,13 @@ class TransferPlan:
 
     def rows(self, *kinds: Provenance) -> NDArray[np.int64]:
         """List the ids of the rows of some provenances, ascending."""
-        return np.flatnonzero(np.isin(self.provenance, [int(kind) for kind in kinds])).astype(np.int64)
+        is_of_kind = np.isin(self.provenance, [*map(int, kinds)])
+        return np.flatnonzero(is_of_kind).astype(np.int64)
 
     def counts(self) -> dict[str, int]:
         """Count the rows by provenance (lower case); only those that occur."""
-        return {kind.name.lower(): len(self.rows(kind)) for kind in Provenance if len(self.rows(kind))}
+        numbers = {kind.name.lower(): len(self.rows(kind)) for kind in Provenance}
+        return {name: number for name, number in numbers.items() if number}
 
     def apply(self, old: Rows, *, stream: int = 0) -> Array:
         """Compute the new rows from the old ones, accumulating in single precision.
@@ -208,7 +210,8 @@ class TransferPlan:
 
         def draw(row: int) -> Array:
             # Philox is counter-based: a generator for every row costs nothing and depends on the row alone.
-            generator = np.random.Generator(np.random.Philox(key=np.array([key, row], dtype=np.uint64)))
+            row_key = np.array([key, row], dtype=np.uint64)
+            generator = np.random.Generator(np.random.Philox(key=row_key))
             sample = generator.standard_normal(width).astype(np.float32)
             spread: Array = sample @ factor if factor.ndim == 2 else sample * factor
             return center + spread
@@ -367,7 +370,8 @@ def moments(rows: Rows, is_real: NDArray[np.bool_], *, has_covariance: bool = Fa
         if products is not None:
             products += part.T @ part
     covariance = None if products is None else products / max(1, count - 1)
-    return Moments(mean.astype(np.float32), np.sqrt(squares / count).astype(np.float32), covariance)
+    std = np.sqrt(squares / count)
+    return Moments(mean.astype(np.float32), std.astype(np.float32), covariance)
 
 
 def row_norms(rows: Rows) -> Array:
@@ -439,11 +443,11 @@ def norm_report(plan: TransferPlan, old: Rows, new: Rows) -> NormReport:
     norms = row_norms(new)[: len(plan)]
     median = float(np.median(old_norms)) if len(old_norms) else 0.0
     is_outside = ~((norms >= 0.3 * median) & (norms <= 1.5 * median))
-    kinds = [kind for kind in Provenance if len(plan.rows(kind))]
+    rows = {kind.name.lower(): plan.rows(kind) for kind in Provenance if len(plan.rows(kind))}
     return NormReport(
         old_median=median,
-        medians={kind.name.lower(): float(np.median(norms[plan.rows(kind)])) for kind in kinds},
-        outside={kind.name.lower(): int(is_outside[plan.rows(kind)].sum()) for kind in kinds},
+        medians={name: float(np.median(norms[numbers])) for name, numbers in rows.items()},
+        outside={name: int(is_outside[numbers].sum()) for name, numbers in rows.items()},
         num_zero=int((norms == 0).sum()),
         num_not_finite=int((~np.isfinite(norms)).sum()),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import warnings
 from collections.abc import Mapping
@@ -114,7 +113,11 @@ class Applied:
 
 
 def apply_plan(
-    plan_directory: Path, model: str, out: Path, sides: Sides = "both", multiple: int | None = None
+    plan_directory: Path,
+    model: str,
+    out: Path,
+    sides: Sides = "both",
+    multiple: int | None = None,
 ) -> Applied:
     """Exchange the vocabulary of a checkpoint, file by file, and save it with its tokenizer.
 
@@ -220,7 +223,7 @@ def write_model(checkpoint: StoredCheckpoint, new: Any, out: Path) -> None:
         if "total_parameters" in metadata:
             metadata["total_parameters"] = new.num_parameters()
         index = {"metadata": metadata, "weight_map": dict(sorted(files.items()))}
-        (out / INDEX).write_text(json.dumps(index, indent=2) + "\n", "utf-8")
+        write_json(out / INDEX, index)
     new.config.architectures = [type(new).__name__]
     for config in (new.config, getattr(new, "generation_config", None)):
         if config is not None:
@@ -235,7 +238,10 @@ def _unstored(new: Any, stored: set[str]) -> list[str]:
     """
     tensors = dict(named_tensors(new))
     pairs = new.get_expanded_tied_weights_keys(all_submodels=True).items()
-    untied = {name for pair in pairs if tensors.get(pair[0]) is not tensors.get(pair[1]) for name in pair}
+    untied: set[str] = set()
+    for name, source in pairs:
+        if tensors.get(name) is not tensors.get(source):
+            untied |= {name, source}
     written = {id(tensors[name]) for name in stored & tensors.keys()}
     names = []
     for name in sorted(tensors.keys() - stored):
@@ -297,7 +303,11 @@ def _check_tokenizer(plan: TransferPlan, directory: Path, model: str) -> None:
 
 
 def _record_exchange(
-    old: Any, new: Any, plan: TransferPlan, old_roles: Mapping[str, int], directory: Path
+    old: Any,
+    new: Any,
+    plan: TransferPlan,
+    old_roles: Mapping[str, int],
+    directory: Path,
 ) -> list[str]:
     """Tell which settings of the configurations lost ids; record that beside the weights.
 
@@ -313,7 +323,8 @@ def _record_exchange(
     }
     disagreeing: dict[str, list[str]] = {}
     for role, role_ids, _ in disagreeing_ids(old, old_roles):
-        disagreeing.setdefault(role, []).extend(plan.new_surfaces[kept[i]] for i in role_ids if i in kept)
+        new_ids = [kept[i] for i in role_ids if i in kept]
+        disagreeing.setdefault(role, []).extend(plan.new_surfaces[i] for i in new_ids)
     if record or disagreeing:
         document = {"lost": record, "disagreeing": disagreeing}
         write_json(directory / EXCHANGE_RECORD, document)

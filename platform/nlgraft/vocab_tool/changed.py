@@ -89,7 +89,12 @@ def find_document(tokenizer: str) -> tuple[Path, dict[str, Any]]:
 
 
 def extend(
-    tokenizer: str, text: Sequence[Path], out: Path, *, num_tokens: int, min_count: int = 2
+    tokenizer: str,
+    text: Sequence[Path],
+    out: Path,
+    *,
+    num_tokens: int,
+    min_count: int = 2,
 ) -> ChangedTokenizer:
     """Write a BPE or Unigram tokenizer with further tokens, learned on a text behind its own; its ids stay.
 
@@ -116,7 +121,12 @@ def extend(
 
 
 def prune(
-    tokenizer: str, text: Sequence[Path], out: Path, *, min_count: int = 1, size: int | None = None
+    tokenizer: str,
+    text: Sequence[Path],
+    out: Path,
+    *,
+    min_count: int = 1,
+    size: int | None = None,
 ) -> ChangedTokenizer:
     """Write a tokenizer without the tokens that are rare in a text.
 

@@ -59,7 +59,8 @@ def load_checkpoint(directory: str | Path) -> Any:
         model, info = model_type.from_pretrained(directory, dtype="auto", output_loading_info=True)
     except Exception as error:  # an old file of weights is a pickle: damaged, it may raise anything
         raise _not_a_checkpoint(directory, error) from error
-    if missing := sorted(find_vocabulary_tensors(model).all & info["missing_keys"]):
+    missing = sorted(find_vocabulary_tensors(model).all & info["missing_keys"])
+    if missing:
         raise DataError(f"{directory}: no weights for {', '.join(missing)}; fetch the checkpoint again")
     if not config.architectures:
         _refuse_lost(directory, model, info["unexpected_keys"])
@@ -132,7 +133,8 @@ class StoredCheckpoint:
         model = _empty_model(directory)
         names = _model_names(model, files)
         if not model.config.architectures:
-            _refuse_lost(directory, model, {*names.values()} - {name for name, _ in named_tensors(model)})
+            expected = {name for name, _ in named_tensors(model)}
+            _refuse_lost(directory, model, {*names.values()} - expected)
         state: dict[str, Tensor] = {}
         for file in dict.fromkeys(files.values()):
             with open_weights(directory / file) as opened:
@@ -151,7 +153,8 @@ class StoredCheckpoint:
         Raises:
             DataError: One is missing.
         """
-        if missing := sorted(find_vocabulary_tensors(self.model).all.intersection(self.missing)):
+        missing = sorted(find_vocabulary_tensors(self.model).all.intersection(self.missing))
+        if missing:
             raise DataError(
                 f"{self.directory}: no weights for '{missing[0]}' of {type(self.model).__name__}; load the "
                 "checkpoint with transformers and save it with save_pretrained, if that knows its names"
@@ -173,7 +176,11 @@ class SinglePrecision(TorchFunctionMode):
     """Computes with numbers in half precision as if they were in single; they are converted one by one."""
 
     def __torch_function__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         if getattr(func, "__self__", None) is Tensor.dtype:  # models ask a weight which type to compute in
             return _single(func(*args))
@@ -183,7 +190,9 @@ class SinglePrecision(TorchFunctionMode):
 def _single(value: Any) -> Any:
     if isinstance(value, torch.dtype):
         return torch.float32 if value in _HALF else value
-    return value.float() if isinstance(value, Tensor) and value.dtype in _HALF else value
+    if isinstance(value, Tensor) and value.dtype in _HALF:
+        return value.float()
+    return value
 
 
 @contextmanager

@@ -238,7 +238,8 @@ def check_special_ids(
     """
     wrong, old = [], []
     for role, ids, name in disagreeing_ids(model, vocabulary.roles):
-        recorded_ids = {vocabulary.ids_by_surface.get(surface) for surface in (before or {}).get(role, ())}
+        surfaces = (before or {}).get(role, ())
+        recorded_ids = {*map(vocabulary.ids_by_surface.get, surfaces)}
         config_ids = ", ".join(map(str, ids)) or "none"
         message = f"{role}: {config_ids} in {name}, {vocabulary.roles[role]} in the tokenizer"
         (old if ids and recorded_ids.issuperset(ids) else wrong).append(message)
@@ -311,7 +312,8 @@ def _reversed(model: Any, kept: int | None) -> tuple[Any, dict[str, torch.Tensor
     """Reverse the ids of a model, and return the new place of each id on either side."""
     sizes = {side: _num_rows(model, side) for side in ("encoder", "decoder")}
     plans = {side: reversed_plan(size, kept) for side, size in sizes.items()}
-    ids = {side: torch.from_numpy(np.argsort(plan.matrix.indices)) for side, plan in plans.items()}
+    orders = {side: np.argsort(plan.matrix.indices) for side, plan in plans.items()}
+    ids = {side: torch.from_numpy(order) for side, order in orders.items()}
     if sizes["encoder"] == sizes["decoder"]:
         return exchange_vocabulary(model, plans["decoder"]), ids
     encoder_side = exchange_vocabulary(model, plans["encoder"], sides="encoder")
@@ -343,7 +345,8 @@ def reversed_plan(size: int, kept: int | None = None) -> TransferPlan:
     if kept is not None:
         others = np.delete(np.arange(size), kept)
         order[others], order[kept] = others[::-1], kept
-    matrix = csr_matrix((np.ones(size, dtype=np.float32), order, np.arange(size + 1)), shape=(size, size))
+    entries = np.ones(size, dtype=np.float32), order, np.arange(size + 1)
+    matrix = csr_matrix(entries, shape=(size, size))
     return TransferPlan(
         matrix=matrix,
         provenance=np.full(size, int(Provenance.COPY), dtype=np.int8),
@@ -391,7 +394,13 @@ def examine_checkpoint(directory: str | Path) -> list[Check]:
         DataError: The checkpoint cannot be loaded at all.
     """
 
-    def check_side(model: Any, vocabulary: Vocabulary, _place: Path, side: str, name: str) -> Iterator[Check]:
+    def check_side(
+        model: Any,
+        vocabulary: Vocabulary,
+        _place: Path,
+        side: str,
+        name: str,
+    ) -> Iterator[Check]:
         return examine_table(TensorRows(input_table(model, side)), vocabulary, name)
 
     return _examine(directory, check_side, lambda model: ())
@@ -411,7 +420,8 @@ def examine_table(table: Rows, vocabulary: Vocabulary, name: str = "") -> Iterat
     detail = f"{len(unreachable)} tokens that no text yields{f': {named}' if unreachable else ''}"
     detail += f"; {num_reserved} reserved"
     yield Check(f"{name}tokens are reachable", not unreachable, detail)
-    read = np.array([i for i in np.flatnonzero(vocabulary.is_normal[: len(table)]) if i not in unreachable])
+    normal = np.flatnonzero(vocabulary.is_normal[: len(table)])
+    read = np.array([i for i in normal if i not in unreachable])
     yield from _check_learning(table, vocabulary, read, name)
 
 
@@ -450,6 +460,9 @@ def _check_learning(
 
 def _row_digests(table: Rows) -> list[bytes]:
     """Make a digest of each row; equal ones belong to equal rows."""
-    parts = (table[start : start + CHUNK_ROWS] for start in range(0, len(table), CHUNK_ROWS))
-    # Digests instead of the rows themselves, which a large table would hold twice.
-    return [hashlib.blake2b(row.tobytes(), digest_size=16).digest() for part in parts for row in part]
+    digests = []
+    for start in range(0, len(table), CHUNK_ROWS):
+        part = table[start : start + CHUNK_ROWS]
+        # Digests instead of the rows themselves, which a large table would hold twice.
+        digests += [hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in part]
+    return digests

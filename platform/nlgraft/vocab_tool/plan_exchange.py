@@ -106,7 +106,9 @@ def chat_template(directory: Path) -> str:
     if file.is_file():
         return file.read_text("utf-8")
     templates = read_specials(directory).get("chat_template") or ""
-    return templates if isinstance(templates, str) else "\n".join(each["template"] for each in templates)
+    if isinstance(templates, str):
+        return templates
+    return "\n".join(each["template"] for each in templates)
 
 
 def _configured(directory: Path, old: Vocabulary) -> Iterator[str]:
@@ -272,8 +274,11 @@ def _check_request(request: PlanRequest, method: Method, has_text: bool) -> None
         "min_count": has_vectors,
         "donor": method.needs_donor,
     }
-    changed = {each.name for each in fields(request) if getattr(request, each.name) != each.default}
-    unread = [f"--{name.replace('_', '-')}" for name in changed & is_read.keys() if not is_read[name]]
+    unread = []
+    for option in fields(request):
+        is_changed = getattr(request, option.name) != option.default
+        if is_changed and not is_read.get(option.name, True):
+            unread.append(f"--{option.name.replace('_', '-')}")
     if unread:
         raise DataError(f"method '{method.name}' does not read {', '.join(sorted(unread))}; leave that out")
     if method.vectors and not has_text:
@@ -309,7 +314,11 @@ def _embedding_rows(model: str) -> Array:
 
 
 def _vectors(
-    request: PlanRequest, method: Method, ids: Sequence[Sequence[int]], size: int, rows: Array | None
+    request: PlanRequest,
+    method: Method,
+    ids: Sequence[Sequence[int]],
+    size: int,
+    rows: Array | None,
 ) -> TokenVectors:
     from nlgraft.vocab.methods.token_vectors import VectorOptions, learn_vectors
 

@@ -144,7 +144,8 @@ class PlanReport:
             "add one to the new tokenizer if the model needs it"
             for role, token in self.lost_roles.items()
         ]
-        if missing := [token for token in self.specials.lost if token not in self.lost_roles.values()]:
+        missing = [token for token in self.specials.lost if token not in self.lost_roles.values()]
+        if missing:
             messages.append(
                 f"the new tokenizer lacks {len(missing)} special tokens of the old one: "
                 f"{name_some(missing, NUM_LISTED)}; --keep-special all appends them"
@@ -198,7 +199,8 @@ def report_plan(
         specials: Special tokens that were appended or are lost.
     """
     kinds = plan.provenance
-    is_text = np.isin(kinds, [int(k) for k in (Provenance.SPECIAL, Provenance.GAP)], invert=True)
+    no_text = [int(Provenance.SPECIAL), int(Provenance.GAP)]
+    is_text = np.isin(kinds, no_text, invert=True)
     read = np.zeros(len(plan.old_surfaces), dtype=bool)
     read[plan.matrix.indices] = True
     sizes = len(plan.old_surfaces), len(plan)
@@ -207,9 +209,9 @@ def report_plan(
         for ids, size in zip(encoded or ((), ()), sizes, strict=True)
     )
     # With text, of one provenance the most frequent first.
-    doubtful = [
-        row for kind in WORST_FIRST for row in sorted(plan.rows(kind).tolist(), key=lambda row: -counts[row])
-    ]
+    doubtful: list[int] = []
+    for kind in WORST_FIRST:
+        doubtful += sorted(plan.rows(kind).tolist(), key=lambda row: -counts[row])
     real = plan.is_real
     return PlanReport(
         method=plan.method,

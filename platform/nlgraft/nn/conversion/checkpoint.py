@@ -37,6 +37,7 @@ from nlgraft.nn.embedding import Layout, sinusoids
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import GenerationConfig, TransformerConfig
 from nlgraft.nn.transformers_lms import load_pretrained, read_checkpoint_config
+from nlgraft.text.files import write_json
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,8 @@ def _load(checkpoint: str) -> nn.Module:
     problems = []
     for kind, keys in report.items():
         # "version" is fairseq's mark in the first mBART files, no weight
-        if names := [key for key in keys if not key.endswith(".version")]:
+        names = [key for key in keys if not key.endswith(".version")]
+        if names:
             problems.append(f"{kind.removesuffix('_keys')} {', '.join(names)}")
     if problems:
         raise ContractError(
@@ -193,8 +195,8 @@ def to_hugging_face(model: Seq2Seq, directory: Path, generation: GenerationConfi
     written |= {name: decoding[name] for name in ids if name in decoding}
     directory.mkdir(parents=True, exist_ok=True)
     save_file(tensors, directory / WEIGHTS_FILE, metadata={"format": "pt"})
-    _write_json(directory / CONFIG_FILE, written)
-    _write_json(directory / GENERATION_FILE, decoding)
+    write_json(directory / CONFIG_FILE, written)
+    write_json(directory / GENERATION_FILE, decoding)
     if config.num_sources > 1:
         notes.append(f"num_sources {config.num_sources}: transformers has one source")
     return [*notes, *more]
@@ -225,10 +227,6 @@ def _tensors(model: Seq2Seq, architecture: Architecture, notes: list[str]) -> di
                 "does not save again"
             )
     return tensors
-
-
-def _write_json(path: Path, value: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def write_generation(

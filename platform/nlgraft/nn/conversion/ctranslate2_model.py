@@ -66,7 +66,10 @@ def write_ctranslate2(
 
 
 def _spec(
-    model: Seq2Seq, config: GenerationConfig, num_positions: int, pieces: tuple[Sequence[str], Sequence[str]]
+    model: Seq2Seq,
+    config: GenerationConfig,
+    num_positions: int,
+    pieces: tuple[Sequence[str], Sequence[str]],
 ) -> Any:
     from ctranslate2.specs import TransformerSpec, common_spec
 
@@ -131,7 +134,8 @@ def _set_attention(part: Any, attention: Attention, connection: Residual, *, is_
     query, key_value = attention.query, attention.key_value
     # Self-attention has one map for queries, keys and values.
     inputs = [(query, key_value)] if is_self else [(query,), (key_value,)]
-    for linear, modules in zip(part.linear, [*inputs, (attention.output,)], strict=True):
+    inputs.append((attention.output,))
+    for linear, modules in zip(part.linear, inputs, strict=True):
         _set(linear, *modules)
 
 

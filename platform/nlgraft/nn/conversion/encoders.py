@@ -85,7 +85,8 @@ def read_encoder_config(hf_config: Mapping[str, Any], where: str) -> Transformer
     problems = []
     if activation not in ACTIVATIONS:
         problems.append(f"hidden_act '{activation}': {nearest(activation, list(ACTIVATIONS))}")
-    if (kind := hf_config.get("position_embedding_type", "absolute")) != "absolute":
+    kind = hf_config.get("position_embedding_type", "absolute")
+    if kind != "absolute":
         problems.append(f"position_embedding_type '{kind}': only 'absolute' can be converted")
     problems += [f"{name} is set" for name in ("is_decoder", "add_cross_attention") if hf_config.get(name)]
     if problems:
@@ -140,7 +141,8 @@ def encoder_from_hugging_face(
     # The decoder is never run; one layer is the least that a configuration allows.
     config = config.model_copy(update={"tying": "all", "num_decoder_layers": 1, "has_output_bias": has_head})
     body: nn.Module = getattr(hf_model, BERT, hf_model)
-    tensors = {name: tensor for name, tensor in body.state_dict().items() if not name.startswith(_UNREAD)}
+    state = body.state_dict().items()
+    tensors = {name: tensor for name, tensor in state if not name.startswith(_UNREAD)}
     tensors[POSITIONS] = tensors[POSITIONS].float() + tensors.pop(SEGMENTS)[0].float()
     size = len(tensors["embeddings.word_embeddings.weight"])
     # The unused decoder gets the same bytes for every conversion of a checkpoint.

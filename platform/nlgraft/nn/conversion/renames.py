@@ -57,7 +57,8 @@ class Place:
         values = torch.cat([values.new_zeros(self.num_unread_rows, *values.shape[1:]), values])
         parts = values.chunk(len(self.tensor_names))
         # safetensors refuses tensors that share memory.
-        return {name: part.to("cpu", copy=True) for name, part in zip(self.tensor_names, parts, strict=True)}
+        copies = [part.to("cpu", copy=True) for part in parts]
+        return dict(zip(self.tensor_names, copies, strict=True))
 
 
 def places(config: TransformerConfig) -> list[Place]:

@@ -361,9 +361,9 @@ def name_cell(axes: Axes, design_cells: Sequence[Cell], text: str) -> Cell | str
     elif "=" in text or text.startswith(f"{WITHOUT} "):
         named_levels = _parse_levels(axes, text)
     else:
-        owners = [
-            (name, level) for name in axes.factors for level in axes.levels[name] if level_text(level) == text
-        ]
+        owners = []
+        for name in axes.factors:
+            owners += [(name, level) for level in axes.levels[name] if level_text(level) == text]
         if len(owners) > 1:
             options = " or ".join(f"{name}={text}" for name, _ in owners)
             return f"{text!r} is a level of several factors; write {options}"

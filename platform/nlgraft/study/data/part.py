@@ -53,10 +53,10 @@ def parse_duration(value: Any) -> float:
         raise ValueError(f"{value!r} is not a duration; {allowed}")
     if isinstance(value, str):
         match = _SPOKEN.fullmatch(value.strip())
-        amounts = [float(amount) if amount else 0.0 for amount in match.groups()] if match else []
         # Each amount is optional, so that the empty text matches as well.
         if not match or not any(match.groups()):
             raise ValueError(f"{value!r} is not a duration; {allowed}")
+        amounts = [float(amount or 0) for amount in match.groups()]
         units = _UNITS_S.values()
         seconds = sum(amount * unit for amount, unit in zip(amounts, units, strict=True))
     else:

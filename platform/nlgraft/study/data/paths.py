@@ -38,7 +38,8 @@ def contains(outer: str, inner: str) -> bool:
     if not outer:
         return True
     # Part by part: `train.peak` does not lead to `train.peak_lr`.
-    outer_parts, inner_parts = (_INDEX.sub(r".\1", path).split(".") for path in (outer, inner))
+    outer_parts = _INDEX.sub(r".\1", outer).split(".")
+    inner_parts = _INDEX.sub(r".\1", inner).split(".")
     return inner_parts[: len(outer_parts)] == outer_parts
 
 
@@ -150,8 +151,12 @@ def _longest_key(node: Any, parts: list[str]) -> tuple[str, list[str]]:
 
 def _child(node: Any, key: str) -> Any:
     if isinstance(node, list):
-        return node[int(key)] if key.isdigit() and int(key) < len(node) else MISSING
-    return node.get(key, MISSING) if isinstance(node, Mapping) else MISSING
+        if key.isdigit() and int(key) < len(node):
+            return node[int(key)]
+        return MISSING
+    if isinstance(node, Mapping):
+        return node.get(key, MISSING)
+    return MISSING
 
 
 def _store(node: Any, key: str, value: Any) -> None:

@@ -162,7 +162,9 @@ def table_text(value: Any) -> str:
             number = json.loads(value)
         except ValueError:
             return value
-        return table_text(number) if type(number) in (int, float) else value
+        if type(number) in (int, float):
+            return table_text(number)
+        return value
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return canonical_json(value)
@@ -212,7 +214,9 @@ def sampling_order(space: Mapping[str, Domain]) -> list[str]:
     Raises:
         graphlib.CycleError: Conditions depend on each other.
     """
-    graph = {path: [other for other in domain.when or {} if other in space] for path, domain in space.items()}
+    graph = {}
+    for path, domain in space.items():
+        graph[path] = [other for other in domain.when or {} if other in space]
     # A path is as deep as the longest chain of conditions above it.
     depth: dict[str, int] = {}
     for path in graphlib.TopologicalSorter(graph).static_order():
@@ -277,7 +281,8 @@ def start_problems(space: Mapping[str, Domain], start: Sequence[Mapping[str, Any
                 yield Problem(where, f"is not searched. {nearest(path, list(space))}")
                 continue
             conditions = full_condition(path, space)
+            decided = conditions.keys() & values.keys()
             if value not in space[path]:
                 yield Problem(where, f"{value!r} is not a value of the searched {path}")
-            elif not holds({other: conditions[other] for other in conditions.keys() & values.keys()}, values):
+            elif not holds({other: conditions[other] for other in decided}, values):
                 yield Problem(where, "is not searched beside these values, see its condition; leave it out")

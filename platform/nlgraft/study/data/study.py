@@ -62,12 +62,16 @@ class Resources(Part):
     @property
     def min_workers(self) -> int:
         """Fewest processes that train one trial."""
-        return self.workers.min if isinstance(self.workers, WorkerRange) else self.workers
+        if isinstance(self.workers, WorkerRange):
+            return self.workers.min
+        return self.workers
 
     @property
     def max_workers(self) -> int:
         """Most processes that train one trial."""
-        return self.workers.max if isinstance(self.workers, WorkerRange) else self.workers
+        if isinstance(self.workers, WorkerRange):
+            return self.workers.max
+        return self.workers
 
     @property
     def workers_text(self) -> str:
@@ -508,7 +512,9 @@ class Study(Part):
     @property
     def first_seeds(self) -> int:
         """Number of seeds that every cell gets, whatever the results."""
-        return min(self.sequential.looks[0], len(self.seeds)) if self.sequential else len(self.seeds)
+        if self.sequential:
+            return min(self.sequential.looks[0], len(self.seeds))
+        return len(self.seeds)
 
     @cached_property
     def looks(self) -> tuple[int, ...]:
@@ -525,7 +531,8 @@ class Study(Part):
         # Higher numbers first, then from 0 on: seeds end at 2**32.
         following = (seed % _SEED_LIMIT for seed in itertools.count(max(self.seeds) + 1))
         further = (seed for seed in following if seed not in self.seeds)
-        return (*self.seeds, *itertools.islice(further, max(0, self.looks[-1] - len(self.seeds))))
+        num_further = max(0, self.looks[-1] - len(self.seeds))
+        return (*self.seeds, *itertools.islice(further, num_further))
 
     def budget_hours(self, trial_s: float) -> dict[str, tuple[float, float]]:
         """What trials hold in so much time, in hours, and its limit, of resources that the budget limits."""

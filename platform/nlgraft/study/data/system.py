@@ -100,7 +100,8 @@ class System:
                 settings and metrics where the config class has ``declared_by(base)``, which returns both.
         """
         config_type, declared = self.config_type, {}
-        if (declared_by := getattr(config_type, "declared_by", None)) is not None:
+        declared_by = getattr(config_type, "declared_by", None)
+        if declared_by is not None:
             config_type, declared = declared_by(base)
         metrics = {**self.metrics, **declared, **early_metrics(declared), **learned_metrics(base)}
         tests = further_tests(data)

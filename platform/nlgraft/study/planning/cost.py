@@ -111,10 +111,12 @@ def cost_of(
             scaled[stage.name] = None
         seconds += number * seconds_and_bytes[0]
         num_bytes += number * seconds_and_bytes[1]
-    names = (tuple(sorted(scaled)), tuple(sorted(estimated)), tuple(sorted(unknown)))
+    names = [tuple(sorted(stages)) for stages in (scaled, estimated, unknown)]
     # Trainings dominate the cost: if they are known, the stages left out matter little.
     is_known = has_training or not unknown
-    return Cost(seconds, num_bytes, *names) if is_known else Cost(None, None, *names)
+    if is_known:
+        return Cost(seconds, num_bytes, *names)
+    return Cost(None, None, *names)
 
 
 class Measured(NamedTuple):
@@ -126,7 +128,10 @@ class Measured(NamedTuple):
 
 
 def measured_cost(
-    stage: Stage, costs: Mapping[str, StageCost], resources: Resources, text_bytes: int | None = None
+    stage: Stage,
+    costs: Mapping[str, StageCost],
+    resources: Resources,
+    text_bytes: int | None = None,
 ) -> Measured | None:
     """Scale the cost of the earlier runs that are nearest in size.
 
@@ -140,9 +145,9 @@ def measured_cost(
     stored = costs.get(stage.name)
     if stored is None:
         return None
-    ratios = [(_ratio(stage, run, resources, text_bytes), run.manifest) for run in stored.runs]
-    if not ratios:
+    if not stored.runs:
         return Measured(stored.mean_duration_s, stored.mean_bytes, is_scaled=False)
+    ratios = [(_ratio(stage, run, resources, text_bytes), run.manifest) for run in stored.runs]
     nearest = min(abs(math.log(ratio)) for ratio, _ in ratios)
     # Several runs of the nearest size: their mean varies less than one of them.
     alike = [(ratio, run) for ratio, run in ratios if abs(math.log(ratio)) <= nearest + _ALIKE]
@@ -150,11 +155,13 @@ def measured_cost(
     if is_scaled and resources.gpus_per_worker and stage.work is not None:
         return None
     start_s = 0.0 if stage.work is not None else _START_S
-    seconds = (
-        min(run.duration_s, start_s) + max(0.0, run.duration_s - start_s) * ratio for ratio, run in alike
-    )
-    grown = (run.bytes * (_weights(stage, run) if stage.work is not None else ratio) for ratio, run in alike)
-    return Measured(fmean(seconds), fmean(grown), is_scaled)
+    seconds, num_bytes = [], []
+    for ratio, run in alike:
+        work_s = max(0.0, run.duration_s - start_s)
+        seconds.append(min(run.duration_s, start_s) + work_s * ratio)
+        growth = ratio if stage.work is None else _weights(stage, run)
+        num_bytes.append(run.bytes * growth)
+    return Measured(fmean(seconds), fmean(num_bytes), is_scaled)
 
 
 def _ratio(stage: Stage, run: TimedRun, resources: Resources, text_bytes: int | None) -> float:
@@ -236,7 +243,8 @@ def _steps_of_text(stage: Stage, work: Work, corpora: Corpora) -> tuple[int | No
 
 def _bytes_per_token(stage: Stage) -> float:
     """Estimate the bytes of a token: 1.8 to 3 of vocabularies of 300 to 1,000 pieces, 4.5 of BERT's."""
-    return max(1.0, 1.1 * math.log10(_largest(stage, {"vocab_size"}) or 1000) - 0.4)
+    vocab_size = _largest(stage, {"vocab_size"}) or 1000
+    return max(1.0, 1.1 * math.log10(vocab_size) - 0.4)
 
 
 def _states_cost(stage: Stage, resources: Resources, corpora: Corpora) -> tuple[float, float] | None:
@@ -250,7 +258,8 @@ def _states_cost(stage: Stage, resources: Resources, corpora: Corpora) -> tuple[
     depth = selection["num_last"] or _largest(encoder, _DEPTH)
     per_token = _largest(encoder, _WIDTH) * (1 if selection["kind"] == "index" else depth)
     # A third of a training's work: forward alone.
-    seconds = _training_s(Work(1, round(num_tokens / 3), _num_parameters(encoder)), resources, 1) or 0.0
+    forward = Work(1, round(num_tokens / 3), _num_parameters(encoder))
+    seconds = _training_s(forward, resources, 1) or 0.0
     if stage.keeps == "means":
         return seconds, _BYTES_PER_WEIGHT * per_token
     bytes_per_number = 4 if stage.config["precision"] == "fp32" else 2
@@ -268,7 +277,9 @@ def _largest(stage: Stage, settings: Collection[str]) -> int:
         for path, value in dotted(values)
         if isinstance(value, int) and path.rpartition(".")[2] in settings
     ]
-    return max(sizes or [_largest(below, settings) for below in stage.inputs.values()], default=0)
+    if not sizes:
+        sizes = [_largest(below, settings) for below in stage.inputs.values()]
+    return max(sizes, default=0)
 
 
 def _training_s(work: Work, resources: Resources, num_workers: int | None) -> float | None:
@@ -313,7 +324,8 @@ def gpu_memory(stage: Stage, resources: Resources) -> dict[str, float]:
     total, settings = _num_parameters(stage), stage.config.get("train")
     if stage.work is None or not total or not isinstance(settings, Mapping):
         return {}
-    width, depth = _largest(stage, _WIDTH), _largest(stage, _DEPTH) or 2 * _largest(stage, _DEPTH_OF_SIDE)
+    width = _largest(stage, _WIDTH)
+    depth = _largest(stage, _DEPTH) or 2 * _largest(stage, _DEPTH_OF_SIDE)
     layer = 11 * width + 4 * (_largest(stage, _INNER) or 4 * width)
     kept = depth * width + layer if settings.get("activation_checkpointing") else depth * layer
     tokens = stage.work.tokens_per_step / settings.get("accumulation", 1) / resources.min_workers
@@ -333,7 +345,8 @@ def gpu_notes(stages: Iterable[Stage], resources: Resources) -> tuple[list[str],
     needs: dict[str, dict[str, float]] = {}
     for stage in stages:
         parts = gpu_memory(stage, resources) if stage.is_training and resources.gpus_per_worker else {}
-        if sum(parts.values()) > sum(needs.get(stage.name, {}).values()):
+        earlier = needs.get(stage.name, {})
+        if sum(parts.values()) > sum(earlier.values()):
             needs[stage.name] = parts
     totals = {name: sum(parts.values()) for name, parts in needs.items()}
     texts = {

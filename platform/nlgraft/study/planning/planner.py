@@ -90,7 +90,9 @@ def plan(
     if study.search is not None:
         num_search_trials = study.search.trials * len(study_cells)
         for resolved_cell in resolved:
-            stages.add_search(*_corners(study, study.search, resolved_cell), study.search.trials)
+            ends = [corner(study.search.space, resolved_cell.document, end) for end in (0, -1)]
+            low, high = [_search_graph(study, resolved_cell.cell, params) for params in ends]
+            stages.add_search(low, high, study.search.trials)
         notes.append(
             "stages of search trials are estimated from the two ends of the space, "
             "those of the replicates from the config without searched values"
@@ -105,8 +107,11 @@ def plan(
             for key, splits in data.read.items()
         }
         cost = cost_of([*to_do, *stages.future], durations, study.resources, texts)
-        problems = capacity_problems(study.resources, capacity) if capacity is not None else []
-        problems += memory_problems(stages.distinct.values(), (capacity or {}).get("memory", math.inf))
+        problems = []
+        if capacity is not None:
+            problems += capacity_problems(study.resources, capacity)
+            memory = capacity.get("memory", math.inf)
+            problems += memory_problems(stages.distinct.values(), memory)
         gpu_texts, gpu_problems = gpu_notes(stages.distinct.values(), study.resources)
     notes += gpu_texts
     notes += _cost_notes(cost) if store is not None or cost.estimated else []
@@ -135,11 +140,6 @@ def plan(
         is_cost_measured=not cost.estimated and not cost.unknown,
         is_cost_scaled=bool(cost.scaled),
     )
-
-
-def _corners(study: Study, search: Search, resolved: ResolvedCell) -> tuple[StageGraph, StageGraph]:
-    low, high = (corner(search.space, resolved.document, end) for end in (0, -1))
-    return _search_graph(study, resolved.cell, low), _search_graph(study, resolved.cell, high)
 
 
 def _search_graph(study: Study, cell: Cell, params: Mapping[str, Any]) -> StageGraph:
@@ -201,10 +201,11 @@ def _cost_notes(cost: Cost) -> list[str]:
 
 
 def _text_sizes(corpus: Corpus) -> dict[str, TextSize]:
-    return {
-        role: TextSize(len(lines), sum(map(len, lines)), sum(len(line.encode()) + 1 for line in lines))
-        for role, lines in corpus.streams().items()
-    }
+    sizes = {}
+    for role, lines in corpus.streams().items():
+        num_bytes = sum(len(line.encode()) + 1 for line in lines)
+        sizes[role] = TextSize(len(lines), sum(map(len, lines)), num_bytes)
+    return sizes
 
 
 def _looks_note(study: Study, num_cells: int) -> list[str]:

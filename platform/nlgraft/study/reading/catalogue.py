@@ -52,7 +52,8 @@ def settings_of(system: System, prefix: str = "", *, is_essential: bool = False)
         valid_paths = dict.fromkeys(path for knob in all_knobs for path in paths.ancestors(knob.path))
         top_level = dict.fromkeys(knob.path.partition(".")[0] for knob in all_knobs)
         parts = f"Its parts: {', '.join(top_level)}"
-        hint = " ".join(filter(None, (did_you_mean(prefix, [*valid_paths]), parts)))
+        near = did_you_mean(prefix, [*valid_paths])
+        hint = " ".join(filter(None, (near, parts)))
         raise DataError(f"{system.name} has no setting {prefix!r}. {hint}")
     usual = _usual_paths(system)
     return [

@@ -85,7 +85,9 @@ def _file_beside(path: Path) -> str:
     if scale and path.with_name(name).is_file():
         return f". A scale is an argument of its own: {path.with_name(name)} @{scale}"
     kinds = ("*.yaml", f"*{path.suffix}")
-    siblings = {sibling.stem: sibling.name for kind in kinds for sibling in sorted(path.parent.glob(kind))}
+    siblings = {}
+    for kind in kinds:
+        siblings |= {sibling.stem: sibling.name for sibling in sorted(path.parent.glob(kind))}
     near = difflib.get_close_matches(path.stem, siblings, n=1)
     return f". Did you mean '{siblings[near[0]]}'?" if near else ""
 
@@ -136,9 +138,16 @@ def resolve_plain(text: str) -> str | int | float | bool | None:
     return text
 
 
-def write_yaml(values: Any) -> str:
-    """Write JSON values as block YAML in their order; `parse` reads the same values from it."""
-    return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
+def write_yaml(values: Any, *, is_flow: bool = False) -> str:
+    """Write JSON values as YAML in their order, as blocks or on one line; `parse` reads them again."""
+    return yaml.dump(
+        values,
+        Dumper=_Dumper,
+        default_flow_style=is_flow,
+        sort_keys=False,
+        allow_unicode=True,
+        width=math.inf if is_flow else 110,
+    )
 
 
 def masked(values: Any) -> Any:
@@ -206,7 +215,9 @@ class _Builder:
         # A document nested deeper would exhaust the recursion of whoever walks it.
         if depth >= _MAX_DEPTH:
             raise yaml.YAMLError(f"line {_line(event)}: nested deeper than {_MAX_DEPTH} levels")
-        return self._mapping(path, depth) if isinstance(event, MappingStartEvent) else self._list(path, depth)
+        if isinstance(event, MappingStartEvent):
+            return self._mapping(path, depth)
+        return self._list(path, depth)
 
     def _check_node(self, event: Event, path: str) -> None:
         anchor, tag = getattr(event, "anchor", None), getattr(event, "tag", None)

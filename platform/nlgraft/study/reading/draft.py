@@ -236,7 +236,8 @@ def read_draft(values: Mapping[str, Any], problems: list[Problem], kind: type[St
     # The blank domain stood in for a part that could not be read; no rule may see it.
     if ("search",) in replaced and study.search is not None:
         space = {path: domain for path, domain in study.search.space.items() if path != "blank"}
-        study = study.model_copy(update={"search": study.search.model_copy(update={"space": space})})
+        search = study.search.model_copy(update={"space": space})
+        study = study.model_copy(update={"search": search})
     return Draft(study, {str(parts[0]) for parts in replaced}, replaced)
 
 
@@ -245,8 +246,11 @@ def _misspelt(faults: list[Fault]) -> dict[Parts, str]:
     missing = [fault.parts for fault in faults if fault.is_missing]
     required_keys: dict[Parts, str] = {}
     for fault in faults:
+        if not fault.is_unknown_key:
+            continue
         siblings = [str(parts[-1]) for parts in missing if parts[:-1] == fault.parts[:-1]]
-        if fault.is_unknown_key and (near := difflib.get_close_matches(str(fault.parts[-1]), siblings, n=1)):
+        near = difflib.get_close_matches(str(fault.parts[-1]), siblings, n=1)
+        if near:
             required_keys[fault.parts] = near[0]
     return required_keys
 

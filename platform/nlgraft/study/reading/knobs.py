@@ -28,7 +28,9 @@ class _WithDefaults(GenerateJsonSchema):
     def get_default_value(self, schema: Any) -> Any:
         factory = schema.get("default_factory")
         takes_data = schema.get("default_factory_takes_data")
-        return factory() if factory and not takes_data else super().get_default_value(schema)
+        if factory and not takes_data:
+            return factory()
+        return super().get_default_value(schema)
 
 
 class DescribedSchema(_WithDefaults):
@@ -297,7 +299,8 @@ def _rows(place: Place, parent: str, defaults: Any, depth: int) -> Iterator[Knob
         kinds = _kinds(schema, place.variants) if is_union else ()
         for name, field in schema.get("properties", {}).items():
             default = variant_defaults.get(name, field.get("default", REQUIRED))
-            rows = _field_rows(place.at([field]), paths.join(parent, name), default, field, depth)
+            path = paths.join(parent, name)
+            rows = _field_rows(place.at([field]), path, default, field, depth)
             # A field that every variant has in the same form belongs to none of them in particular.
             others = [other.get("properties", {}).get(name) for other in place.variants]
             is_common = all(field == other for other in others)
@@ -345,7 +348,9 @@ def _inner(schema: Schema) -> list[Schema]:
 
 
 def _choices(schema: Schema) -> list[Any]:
-    return [schema["const"]] if "const" in schema else schema.get("enum", [])
+    if "const" in schema:
+        return [schema["const"]]
+    return schema.get("enum", [])
 
 
 def _agrees(schema: Schema, value: Any) -> bool:

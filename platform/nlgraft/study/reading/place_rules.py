@@ -37,7 +37,10 @@ OPTUNA_FILE = "optuna.db"
 def place_problems(study: Study) -> Iterator[Problem]:
     """Find the problems of resources, storage and tracking, with their paths in the study file."""
     yield from _resource_problems(study)
-    yield from _storage_problems(study)
+    try:
+        ArtifactStore.open(study.storage.path)
+    except StoreError as error:
+        yield Problem("storage.path", str(error))
     yield from _tracking_problems(study)
 
 
@@ -56,13 +59,6 @@ def _resource_problems(study: Study) -> Iterator[Problem]:
     for kind, cap in study.resources.caps.items():
         if cap < (needed := study.resources.per_trial[kind]):
             yield Problem(f"resources.max_{kind.lower()}s", f"{cap:g} is too few: one trial has {needed:g}")
-
-
-def _storage_problems(study: Study) -> Iterator[Problem]:
-    try:
-        ArtifactStore.open(study.storage.path)
-    except StoreError as error:
-        yield Problem("storage.path", str(error))
 
 
 def _tracking_problems(study: Study) -> Iterator[Problem]:
@@ -85,7 +81,8 @@ def uri_fault(uri: str) -> str:
     except ValueError:
         # No closing bracket.
         parts = None
-    if parts is None or not (parts.hostname or (uri.strip() and parts.scheme not in ("http", "https"))):
+    is_server = parts is not None and parts.scheme in ("http", "https")
+    if parts is None or not uri.strip() or (is_server and not parts.hostname):
         return f"{uri!r} is empty or names no server. Give sqlite:///PATH.db or http://HOST:PORT"
     scheme = uri.partition(":")[0].partition("+")[0].lower()
     if scheme == "file" or (":" not in uri and uri not in _TRACKING_SCHEMES):
@@ -103,7 +100,14 @@ def sqlite_path(uri: str) -> Path | None:
     if scheme.split("+")[0] != "sqlite" or not separator:
         return None
     name = location.partition("?")[0]
-    return None if name in ("", ":memory:") else Path(name).absolute()
+    if name in ("", ":memory:"):
+        return None
+    return Path(name).absolute()
+
+
+def nearest_existing(path: Path) -> Path:
+    """Return a path, or the nearest directory above it that is there."""
+    return next(place for place in (path, *path.parents) if place.exists())
 
 
 def database_fault(path: Path) -> str:
@@ -115,7 +119,7 @@ def database_fault(path: Path) -> str:
         if Path(os.path.realpath(path)).is_symlink():
             return f"{path} is a link that leads to itself; give a SQLite database or a new name"
         # MLflow creates missing directories, so the nearest that exists decides.
-        existing = next(place for place in (path, *path.parents) if place.exists())
+        existing = nearest_existing(path)
         if existing != path:
             kind = "" if existing.is_dir() else "directory"
         elif not path.is_file():

@@ -200,7 +200,10 @@ class ResolvedCell:
         return self.config.model_dump(mode="json")
 
     def trial(
-        self, seed: int, splits: tuple[str, ...] = REPLICATE_SPLITS, number: int | None = None
+        self,
+        seed: int,
+        splits: tuple[str, ...] = REPLICATE_SPLITS,
+        number: int | None = None,
     ) -> SweepTrial:
         """Build the trial with this seed, scored on these splits; of a search, that of a proposal."""
         return SweepTrial(

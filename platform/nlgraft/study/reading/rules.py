@@ -114,7 +114,7 @@ def warnings(study: Study) -> list[str]:
                 f"{study.search.trials}; lower num_startup_trials, or write random"
             )
         space = study.search.space
-        conditional = [path for path, domain in space.items() if space.keys() & (domain.when or {}).keys()]
+        conditional = [path for path, domain in space.items() if space.keys() & (domain.when or {})]
         if name == "gp" and conditional:
             sentences.append(
                 f"search.sampler: gp draws at random what is searched under a condition on searched values, "
@@ -169,7 +169,9 @@ def setters(study: Study) -> Iterator[tuple[str, str, list[tuple[str, str]]]]:
             for level, values in levels
             for path, _ in paths.leaves(values)
         ]
-        yield "factor", place, [*named, *([(f"{place}.target", factor.target)] if factor.target else [])]
+        if factor.target:
+            named.append((f"{place}.target", factor.target))
+        yield "factor", place, named
     for name, component in study.components.items():
         place = f"components.{name}"
         yield (
@@ -545,7 +547,9 @@ class _CellChecker:
                 }
                 yield from self._domain_problems(path, domain, inside, host, seen)
             elif self._design_cells and None not in values and self._unknown.isdisjoint(condition):
-                yield from _dead_conditions(path, condition, space)
+                outside = {other: level for other, level in condition.items() if other not in space}
+                level = " and ".join(f"{other} = {level!r}" for other, level in outside.items())
+                yield Problem(f"search.space.{path}.when", f"can never hold: no cell has {level}")
             probes = list(domain.probes().values())
             if probes and not domain.when:
                 low[path], high[path] = probes[0], probes[-1]
@@ -566,10 +570,12 @@ class _CellChecker:
         if not outside:
             return hosts[0]
         for cell, config in zip(hosts, values, strict=True):
-            config_values = {path: paths.get(config, path) for path in outside if path not in self._unknown}
-            if holds(
-                outside, {path: value for path, value in config_values.items() if value is not paths.MISSING}
-            ):
+            config_values = {}
+            for path in outside.keys() - self._unknown:
+                value = paths.get(config, path)
+                if value is not paths.MISSING:
+                    config_values[path] = value
+            if holds(outside, config_values):
                 return cell
         return None
 
@@ -587,14 +593,6 @@ class _CellChecker:
             for problem in self._new_problems(host, {**condition, path: value}, seen):
                 is_own = problem.path == where
                 yield Problem(f"{where}.{place}" if is_own else problem.path, problem.message)
-
-
-def _dead_conditions(
-    path: str, condition: Mapping[str, Any], space: Mapping[str, Domain]
-) -> Iterator[Problem]:
-    outside = {other: level for other, level in condition.items() if other not in space}
-    level = " and ".join(f"{other} = {level!r}" for other, level in outside.items())
-    yield Problem(f"search.space.{path}.when", f"can never hold: no cell has {level}")
 
 
 # Rules of claims.

@@ -56,7 +56,8 @@ _SHIFTS = {
 
 def draw_form(rng: random.Random, *shapes: str) -> str:
     """Draw a root, an affix or a function word of one of some shapes such as ``VC``."""
-    return "".join(rng.choice(_CONSONANTS if place == "C" else _VOWELS) for place in rng.choice(shapes))
+    sounds = {"C": _CONSONANTS, "V": _VOWELS}
+    return "".join(rng.choice(sounds[place]) for place in rng.choice(shapes))
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,8 @@ class SoundChange:
         """Draw a change that moves about half of the consonants and two of the vowels."""
         changed = {sound: rng.choice(to) for sound, to in _SHIFTS.items() if rng.random() < 0.5}
         first, second = rng.sample(_VOWELS, 2)
-        return SoundChange(str.maketrans({**changed, first: second, second: first}), rng.choice("wyq"))
+        changed |= {first: second, second: first}
+        return SoundChange(str.maketrans(changed), rng.choice("wyq"))
 
     def apply(self, form: str) -> str:
         """Turn a proto-form into the form of the daughter language."""
@@ -165,7 +167,13 @@ TYPOLOGIES = {
 class Language:
     """One language: the shapes of its words and its grammar."""
 
-    def __init__(self, lexicon: Lexicon, protos: list[str], kind: Typology, rng: random.Random) -> None:
+    def __init__(
+        self,
+        lexicon: Lexicon,
+        protos: list[str],
+        kind: Typology,
+        rng: random.Random,
+    ) -> None:
         """Draw the shapes of a language; ``protos`` holds the proto-form of every lexeme, used for roots."""
         self.kind = kind
         self._lexemes = lexicon.lexemes
@@ -238,7 +246,9 @@ class Language:
             return self._sounds.join(first, *[self._link] * is_consonant, last)
         name = lexeme.derivation or ""
         stem, affix = stems[lexeme.parts[0]], self._affixes[name]
-        return self._sounds.join(affix, stem) if self._is_prefix[name] else self._sounds.join(stem, affix)
+        if self._is_prefix[name]:
+            return self._sounds.join(affix, stem)
+        return self._sounds.join(stem, affix)
 
     def say(self, sentence: Sentence, queried: Slot | None = None) -> str:
         """Express a meaning as a line with a final stop or question mark.

@@ -127,7 +127,9 @@ class FieldUrn(Urn):
 
     def of_field(self, number: int) -> Urn:
         """Choose the words of a field; all words, if it has none."""
-        return self._fields[number] if self._fields[number].ids else self
+        if self._fields[number].ids:
+            return self._fields[number]
+        return self
 
 
 @dataclass(frozen=True)
@@ -207,10 +209,11 @@ class Lexicon:
         only: str | None = None,
     ) -> int:
         taken = {(lexeme.derivation, lexeme.parts) for lexeme in self.lexemes}
-        ways = [(name, way.share) for name, way in DERIVATIONS.items() if way.result == category]
-        ways += [(COMPOUND, _COMPOUND_SHARE)] if category == "noun" else []
+        ways = {name: way.share for name, way in DERIVATIONS.items() if way.result == category}
+        if category == "noun":
+            ways[COMPOUND] = _COMPOUND_SHARE
         while True:
-            name = only or rng.choices([way for way, _ in ways], [share for _, share in ways])[0]
+            name = only or rng.choices([*ways], [*ways.values()])[0]
             if name == COMPOUND:
                 parts = (rng.choice(bases["noun"]), rng.choice(bases["noun"]))
             else:
@@ -255,7 +258,8 @@ class Lexicon:
 
 def _zipf(words: Sequence[int]) -> list[tuple[int, float]]:
     weights = [1 / (rank + 1 + _ZIPF_SHIFT) for rank in range(len(words))]
-    return [(word, weight / sum(weights)) for word, weight in zip(words, weights, strict=True)]
+    total = sum(weights)
+    return [(word, weight / total) for word, weight in zip(words, weights, strict=True)]
 
 
 # Sentences and documents as meanings, independent of any language.

@@ -78,7 +78,9 @@ def blunder(meaning: Sentence, lexicon: Lexicon, domain: Domain, rng: random.Ran
             entity = entity._replace(noun=urn.draw(rng))
         if entity.adjectives and rng.random() < 0.2:
             entity = entity._replace(adjectives=entity.adjectives[:-1])
-        return entity._replace(owner=mistake(entity.owner)) if entity.owner else entity
+        if entity.owner:
+            return entity._replace(owner=mistake(entity.owner))
+        return entity
 
     def mistold(clause: Clause) -> Clause:
         is_adverb_kept = rng.random() > 0.2
@@ -167,13 +169,19 @@ def _translation(scene: _Scene) -> Groups:
 def _multi_source(scene: _Scene) -> Groups:
     for meaning, target in scene.sentences("target"):
         first, second = leave_out(meaning, scene.config.unsaid, scene.rng)
-        sources = {"source 0": scene.say("first", first), "source 1": scene.say("second", second)}
-        yield [{**sources, "target": target}]
+        yield [
+            {
+                "source 0": scene.say("first", first),
+                "source 1": scene.say("second", second),
+                "target": target,
+            }
+        ]
 
 
 def _post_editing(scene: _Scene) -> Groups:
     for meaning, target in scene.sentences("target"):
-        draft = scene.say("target", blunder(meaning, scene.people.lexicon, scene.config.domain, scene.rng))
+        blundered = blunder(meaning, scene.people.lexicon, scene.config.domain, scene.rng)
+        draft = scene.say("target", blundered)
         first, _ = leave_out(meaning, scene.config.unsaid, scene.rng)
         yield [{"source 0": scene.say("first", first), "source 1": draft, "target": target}]
 
@@ -194,8 +202,7 @@ def _question_generation(scene: _Scene) -> Groups:
             "object": clause.object,
             "place": clause.place,
         }
-        filled: list[tuple[Slot, Entity]] = [(slot, part) for slot, part in parts.items() if part]
-        queried, answer = scene.rng.choice(filled)
+        queried, answer = scene.rng.choice([(slot, part) for slot, part in parts.items() if part])
         question = scene.say("first", Sentence((clause,)), queried)
         named = scene.people.languages["first"].name(answer)
         yield [{"source 0": passage, "source 1": named, "target": question}]
@@ -209,7 +216,8 @@ def _summarisation(scene: _Scene) -> Groups:
 
 def _gist(point: Sentence) -> Sentence:
     clause = point.clauses[0]
-    return Sentence((Clause(clause.verb, _bare(clause.subject), clause.object and _bare(clause.object)),))
+    patient = clause.object and _bare(clause.object)
+    return Sentence((Clause(clause.verb, _bare(clause.subject), patient),))
 
 
 def _bare(entity: Entity) -> Entity:

@@ -106,7 +106,13 @@ class _Draft:
         self.dense_rows: list[int] = []
         self.dense: Array | None = None
 
-    def put(self, row: int, kind: Provenance, weights: Mapping[int, float], reason: str) -> None:
+    def put(
+        self,
+        row: int,
+        kind: Provenance,
+        weights: Mapping[int, float],
+        reason: str,
+    ) -> None:
         self.weights[row] = weights
         self.provenance[row] = int(kind)
         self.reasons[row] = reason
@@ -194,10 +200,11 @@ class _Draft:
     def plan(self, noise: Noise, name: str) -> TransferPlan:
         counts = [len(row) for row in self.weights]
         indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        columns = np.array([column for row in self.weights for column in row], dtype=np.int64)
-        values = np.array([value for row in self.weights for value in row.values()], dtype=np.float32)
+        columns = [column for row in self.weights for column in row]
+        values = [value for row in self.weights for value in row.values()]
+        entries = np.array(values, np.float32), np.array(columns, np.int64), indptr
         return TransferPlan(
-            matrix=csr_matrix((values, columns, indptr), shape=(len(self.new), len(self.old))),
+            matrix=csr_matrix(entries, shape=(len(self.new), len(self.old))),
             provenance=self.provenance,
             reasons=tuple(self.reasons),
             old_surfaces=self.old.surfaces,

@@ -45,11 +45,9 @@ def focus(request: Request) -> Rows:
     choice_OK = _unit_rows(vectors.vectors[[new for new, _ in shared]])
     weights: list[dict[int, float]] = []
     for ids, cosines_NO in _cosines(request, vectors, choice_OK):
-        weights_NO = sparsemax(cosines_NO)
-        weights.extend(
-            {shared[o][1]: float(row[o]) for o in np.flatnonzero(row)} if vectors.is_known[i] else {}
-            for i, row in zip(ids, weights_NO, strict=True)
-        )
+        for i, row in zip(ids, sparsemax(cosines_NO), strict=True):
+            places = np.flatnonzero(row) if vectors.is_known[i] else ()
+            weights.append({shared[o][1]: float(row[o]) for o in places})
     return Rows(weights, [f"{len(row)} distributionally similar tokens" for row in weights])
 
 
@@ -65,14 +63,16 @@ def wechsel(request: Request) -> Rows:
     new, old = _required(request.material.new_vectors), _required(request.material.old_vectors)
     pairs = [(i, o) for i, o in request.shared if new.is_known[i] and old.is_known[o]]
     # Both spaces were learned separately, so their axes have nothing in common before the rotation.
-    rotation_KK = procrustes(new.vectors[[i for i, _ in pairs]], old.vectors[[o for _, o in pairs]])
+    new_rows, old_rows = [i for i, _ in pairs], [o for _, o in pairs]
+    rotation_KK = procrustes(new.vectors[new_rows], old.vectors[old_rows])
     candidates = np.flatnonzero(old.is_known & request.old.is_normal)
     choice_OK = _unit_rows(old.vectors[candidates])
     turned = TokenVectors(new.vectors @ rotation_KK, new.counts, new.min_count)
     weights: list[dict[int, float]] = []
     for ids, cosines_NO in _cosines(request, turned, choice_OK):
         for i, row, columns in zip(ids, cosines_NO, largest(cosines_NO, NUM_NEIGHBOURS), strict=True):
-            scores = np.exp((row[columns] - row[columns].max(initial=0.0)) / TEMPERATURE)
+            cosines = row[columns]
+            scores = np.exp((cosines - cosines.max(initial=0.0)) / TEMPERATURE)
             # Without candidates there is nothing to divide.
             shares = scores / max(scores.sum(), np.finfo(np.float32).tiny)
             pairs_of_row = zip(candidates[columns].tolist(), shares.tolist(), strict=True)
@@ -165,7 +165,8 @@ def omp(request: Request) -> Rows:
         chosen, values = matching_pursuit(donor.vectors[ids].astype(np.float32), atoms_SK, NUM_TERMS)
         for i, places, row in zip(ids, chosen, values, strict=True):
             pairs = zip(places, row.tolist(), strict=True)
-            weights.append({shared[p][1]: w for p, w in pairs if w} if donor.is_known[i] else {})
+            near = {shared[p][1]: w for p, w in pairs if w}
+            weights.append(near if donor.is_known[i] else {})
     return Rows(weights, [f"{len(row)} shared tokens in the donor's space" for row in weights])
 
 
@@ -205,8 +206,8 @@ def matching_pursuit(
         basis_NTK[:, term] = unit_NK
         rest_NK -= np.einsum("nk,nk->n", unit_NK, rest_NK)[:, None] * unit_NK
     chosen = [places[:length] for places, length in zip(chosen_NT, lengths, strict=True)]
-    values = [
-        np.linalg.lstsq(atoms_SK[places].T.astype(np.float64), target.astype(np.float64), rcond=None)[0]
-        for places, target in zip(chosen, targets_NK, strict=True)
-    ]
+    values = []
+    for places, target in zip(chosen, targets_NK, strict=True):
+        atoms_KT = atoms_SK[places].T.astype(np.float64)
+        values.append(np.linalg.lstsq(atoms_KT, target.astype(np.float64), rcond=None)[0])
     return chosen, values

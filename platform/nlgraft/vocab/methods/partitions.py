@@ -41,7 +41,8 @@ class Spelling:
         self._ids = {surface: i for i, surface in enumerate(old.surfaces) if surface and old.is_normal[i]}
         self._longest = max(map(len, self._ids), default=0)
         has_starts = bool(self._marking.start_prefix or self._marking.continuation_prefix)
-        self._isolated = {s for s, i in self._ids.items() if has_starts and old.token(i).starts_word is None}
+        ids = self._ids.items() if has_starts else ()
+        self._isolated = {s for s, i in ids if old.token(i).starts_word is None}
 
     def edges(self, tok: Tok) -> tuple[list[Edge], int]:
         """List all old tokens inside a normalised token by their start, and count its characters."""
@@ -114,7 +115,8 @@ class Partitions:
     @cached_property
     def _before(self) -> tuple[list[int], list[int]]:
         """Ways from the start to each position, likewise."""
-        return self._ways(0, [(edge.start, edge.end, self._is_longest(edge)) for edge in self.edges])
+        steps = [(edge.start, edge.end, self._is_longest(edge)) for edge in self.edges]
+        return self._ways(0, steps)
 
     def _ways(self, begin: int, steps: Sequence[tuple[int, int, bool]]) -> tuple[list[int], list[int]]:
         ways, without = ([0] * (self.length + 1) for _ in range(2))

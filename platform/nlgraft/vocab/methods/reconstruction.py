@@ -52,7 +52,8 @@ def reconstruct(request: Request) -> Rows:
     assert old_rows is not None, "checked where the plan is built"
     real = np.flatnonzero(request.old.is_normal)
     ngrams = [character_ngrams(request.old.token(int(i))) for i in real]
-    index = {ngram: column for column, ngram in enumerate(dict.fromkeys(g for row in ngrams for g in row))}
+    distinct = dict.fromkeys(ngram for row in ngrams for ngram in row)
+    index = {ngram: column for column, ngram in enumerate(distinct)}
     bags = _bags(ngrams, index)
     rows = np.asarray(old_rows[real], dtype=np.float32)
     # n-grams explain the differences between rows, so the common mean is taken out
@@ -67,9 +68,10 @@ def reconstruct(request: Request) -> Rows:
 
 def _bags(ngrams: Sequence[Sequence[str]], index: Mapping[str, int]) -> csr_matrix:
     """Mean of n-grams as a sparse matrix, [tokens, n-grams]."""
-    indptr = np.cumsum([0, *map(len, ngrams)])
+    sizes = [*map(len, ngrams)]
+    indptr = np.cumsum([0, *sizes])
     columns = np.array([index[ngram] for row in ngrams for ngram in row], dtype=np.int64)
-    shares = np.repeat([1 / max(1, len(row)) for row in ngrams], [len(row) for row in ngrams])
+    shares = np.repeat([1 / max(1, size) for size in sizes], sizes)
     shape = (len(ngrams), len(index))
     return csr_matrix((shares.astype(np.float32), columns, indptr), shape=shape)
 

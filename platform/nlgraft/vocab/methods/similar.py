@@ -59,7 +59,8 @@ class SimilarTokens:
         """
         self._old = old
         self._cap = cap
-        self._texts = {i: tok.core for i, tok in enumerate(old.tokens) if tok is not None and _is_query(tok)}
+        tokens = [(i, tok) for i, tok in enumerate(old.tokens) if tok is not None]
+        self._texts = {i: tok.core for i, tok in tokens if _is_query(tok)}
         # Ids by the short strings in their text: a longer text is contained in few of them.
         self._holders: dict[bytes, list[int]] = {}
         for identity, text in self._texts.items():

@@ -77,7 +77,8 @@ def learn_vectors(
     sampling = torch.from_numpy(counts.astype(np.float64) ** options.power)
     tokens = _Text(rows, options.window_tokens)
     for epoch in range(options.epochs):
-        for centers_B, around_BW in tokens.batches(options.batch_size, np.random.default_rng([seed, epoch])):
+        rng = np.random.default_rng([seed, epoch])
+        for centers_B, around_BW in tokens.batches(options.batch_size, rng):
             num_drawn = len(centers_B) * options.negatives
             noise = torch.multinomial(sampling, num_drawn, replacement=True, generator=generator)
             noise_BN = noise.view(-1, options.negatives)
@@ -112,7 +113,8 @@ class _Vectors(nn.Module):
             query_BK = summed_BK / count_B[:, None]
             true_B = (query_BK * self.outputs(centers_B)).sum(1)
             false_BN = torch.einsum("bk,bnk->bn", query_BK, self.outputs(noise_BN))
-            return -(F.logsigmoid(true_B).mean() + F.logsigmoid(-false_BN).sum(1).mean())
+            likely_B, unlikely_B = F.logsigmoid(true_B), F.logsigmoid(-false_BN).sum(1)
+            return -(likely_B.mean() + unlikely_B.mean())
         query_BK = self.inputs(centers_B)
         true_BW = torch.einsum("bk,bwk->bw", query_BK, self.outputs(around_BW))
         false_BN = torch.einsum("bk,bnk->bn", query_BK, self.outputs(noise_BN))
@@ -140,4 +142,5 @@ class _Text:
             around = self._flat[positions[:, None] + offsets]
             around[np.abs(offsets)[None, :] > widths[:, None]] = -1
             has_any = (around >= 0).any(axis=1)
-            yield torch.from_numpy(self._flat[positions[has_any]]), torch.from_numpy(around[has_any])
+            centers = self._flat[positions[has_any]]
+            yield torch.from_numpy(centers), torch.from_numpy(around[has_any])

@@ -165,7 +165,8 @@ def exchange_vocabulary(model: Any, plan: TransferPlan, *, sides: Sides = "both"
     _check_positions(new, changes, getattr(model.config, "pad_token_id", None))
     state = _new_state(model, changes, plan)
     untie(new, state)
-    if missing := fill(new, state, type(model).__name__):
+    missing = fill(new, state, type(model).__name__)
+    if missing:
         raise DataError(f"{type(model).__name__}: no value for '{missing[0]}' of the new model")
     if changes.generation_config is not None:
         new.generation_config = changes.generation_config
@@ -314,10 +315,12 @@ class Change:
     def _new_bias(self, plan: TransferPlan, old: Tensor) -> Tensor:
         entries = old
         if self.is_exchanged:
-            flat = torch.from_numpy(plan.apply_bias(old.float().cpu().numpy().reshape(-1)))
-            entries = flat.reshape(*old.shape[:-1], len(plan)).to(old)
+            flat = plan.apply_bias(old.float().cpu().numpy().reshape(-1))
+            shape = (*old.shape[:-1], len(plan))
+            entries = torch.from_numpy(flat).reshape(shape).to(old)
         missing = max(self.num_rows - entries.shape[-1], 0)
-        return torch.cat([entries, entries.new_full((*old.shape[:-1], missing), GAP_BIAS)], -1)
+        gap = entries.new_full((*old.shape[:-1], missing), GAP_BIAS)
+        return torch.cat([entries, gap], -1)
 
 
 @dataclass(frozen=True)
@@ -435,7 +438,8 @@ def _names_of_other_side(tensors: VocabularyTensors, sides: Sides) -> set[str]:
     other = "encoder" if sides == "decoder" else "decoder"
     names = {name for name in tensors.all if f"{other}." in name or name.startswith(f"{other}.")}
     if sides == "encoder":
-        names |= set(tensors.output | tensors.bias) - {name for name in tensors.encoder if "encoder." in name}
+        own_names = {name for name in tensors.encoder if "encoder." in name}
+        names |= set(tensors.output | tensors.bias) - own_names
     return names
 
 

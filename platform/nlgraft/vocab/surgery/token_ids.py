@@ -31,7 +31,9 @@ def id_settings(config: Any) -> dict[str, Any]:
 
 def flat_ids(ids: Any) -> list[int]:
     """List the ids of a setting: one, a list (several ends of a sequence), or lists of lists."""
-    return [i for each in ids for i in flat_ids(each)] if isinstance(ids, (list, tuple)) else [ids]
+    if isinstance(ids, (list, tuple)):
+        return [i for each in ids for i in flat_ids(each)]
+    return [ids]
 
 
 def vocabulary_parts(config: Any) -> Iterator[Any]:
@@ -66,7 +68,8 @@ def complete_roles(plan: TransferPlan, config: Any) -> TransferPlan:
     for row, column in zip(rows, columns, strict=True):
         provenance[row] = int(Provenance.SPECIAL)
         reasons[row] = f"role of the configuration, served by '{plan.old_surfaces[column]}'"
-    added = csr_matrix((np.ones(len(rows), np.float32), (rows, columns)), shape=plan.matrix.shape)
+    ones = np.ones(len(rows), np.float32)
+    added = csr_matrix((ones, (rows, columns)), shape=plan.matrix.shape)
     return replace(
         plan,
         matrix=csr_matrix(plan.matrix + added),
@@ -95,8 +98,11 @@ def update_token_ids(config: Any, plan: TransferPlan, sides: Sides) -> None:
 def _in_role(field: str, plan: TransferPlan) -> dict[int, int]:
     """Map the old token in the role of a setting to the new one, which may have several roles (GPT-2)."""
     role = field.removesuffix("_token_id").removeprefix("forced_")
-    new = plan.new_roles.get(role, plan.new_roles.get(SUBSTITUTE_ROLES.get(role, role)))
-    return {} if new is None or role not in plan.old_roles else {plan.old_roles[role]: new}
+    substitute = SUBSTITUTE_ROLES.get(role, role)
+    new = plan.new_roles.get(role, plan.new_roles.get(substitute))
+    if new is None or role not in plan.old_roles:
+        return {}
+    return {plan.old_roles[role]: new}
 
 
 def successors(plan: TransferPlan) -> dict[int, int]:

@@ -20,6 +20,11 @@ Encoder = Callable[[Sequence[str]], list[list[int]]]
 """Ids of every line, without special tokens."""
 
 
+def sentencepiece_files(directory: Path) -> list[Path]:
+    """List the SentencePiece models of a directory, or the two of a Marian if there is no other."""
+    return sorted(directory.glob("*.model")) or sorted(directory.glob("*.spm"))
+
+
 def text_encoder(path: str | Path, vocabulary: Vocabulary) -> Encoder:
     """Return a function that encodes lines under the tokenizer that ``vocabulary`` was loaded from.
 
@@ -30,7 +35,8 @@ def text_encoder(path: str | Path, vocabulary: Vocabulary) -> Encoder:
     has_names = (path / "tokenizer_config.json").is_file() or (path / "vocab.json").is_file()
     if path.is_dir() and not has_names:
         # in a directory with nothing but a SentencePiece model, the ids are the model's
-        path = next(iter(sorted(path.glob("*.model")) or sorted(path.glob("*.spm"))), path)
+        models = sentencepiece_files(path)
+        path = models[0] if models else path
     json_file = path / "tokenizer.json" if path.is_dir() else path
     # the tokenizer.json of a subword-nmt vocabulary expects text that is segmented already
     is_presegmented = bool(vocabulary.marking.joiner_suffix)
@@ -42,7 +48,11 @@ def text_encoder(path: str | Path, vocabulary: Vocabulary) -> Encoder:
 
         processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
         return lambda lines: processor.encode([*lines])
-    return lambda lines: [[i for word in line.split() for i in _pieces(vocabulary, word)] for line in lines]
+
+    def encode(line: str) -> list[int]:
+        return [i for word in line.split() for i in _pieces(vocabulary, word)]
+
+    return lambda lines: [*map(encode, lines)]
 
 
 def open_tokenizer(source: Path | Mapping[str, Any], name: str = "") -> Any:
@@ -91,7 +101,8 @@ def encode_batch(tokenizer: Any, lines: Sequence[str]) -> list[list[int]]:
 
 def count_tokens(tokenizer: Any, lines: Sequence[str]) -> NDArray[np.int64]:
     """Count the occurrences of each id in a text, special tokens and padding left out."""
-    counts = np.zeros(max(tokenizer.get_vocab().values()) + 1, dtype=np.int64)
+    largest = max(tokenizer.get_vocab().values())
+    counts = np.zeros(largest + 1, dtype=np.int64)
     for start in range(0, len(lines), CHUNK_LINES):
         for ids in encode_batch(tokenizer, lines[start : start + CHUNK_LINES]):
             # Unlike counts[ids] += 1, this counts repeated ids.

@@ -47,7 +47,8 @@ def learn_extension(
     words = _words(tokenizer, lines)
     if _is_unigram(document):
         made = complete_unigram(document)
-        made["model"]["vocab"] += [*learn_pieces(made["model"], words, num_tokens, min_count).items()]
+        pieces = learn_pieces(made["model"], words, num_tokens, min_count)
+        made["model"]["vocab"] += [*pieces.items()]
         return made
     spelled = _spelled(tokenizer, document["model"], words)
     taken = set(tokenizer.get_vocab())
@@ -111,7 +112,10 @@ Pair = tuple[str, str]
 
 
 def continue_merges(
-    words: Mapping[tuple[str, ...], int], taken: set[str], num_merges: int, min_count: int
+    words: Mapping[tuple[str, ...], int],
+    taken: set[str],
+    num_merges: int,
+    min_count: int,
 ) -> list[Pair]:
     """Learn merges of neighbouring tokens, the most frequent first; ties by the tokens' text.
 
@@ -235,7 +239,10 @@ def complete_unigram(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def learn_pieces(
-    model: Mapping[str, Any], words: Mapping[str, int], num_pieces: int, min_count: int
+    model: Mapping[str, Any],
+    words: Mapping[str, int],
+    num_pieces: int,
+    min_count: int,
 ) -> Scores:
     """Learn pieces of words, with the scores that they get beside the old ones; best gain first.
 
@@ -281,7 +288,8 @@ def _seeds(words: Mapping[str, int], old: Scores, size: int, min_count: int) -> 
         shorter = {piece: count for piece, count in length_counts.items() if count >= min_count}
         counts |= shorter
     total = sum(count * len(word) for word, count in words.items())
-    new = sorted(counts.keys() - {*old, MARK}, key=lambda piece: (-counts[piece] * len(piece), piece))
+    new = sorted(counts.keys() - {*old, MARK})
+    new.sort(key=lambda piece: -counts[piece] * len(piece))
     return {piece: math.log(counts[piece] / total) for piece in new[:size]}
 
 
@@ -310,7 +318,12 @@ def expected_counts(words: Mapping[str, int], scores: Mapping[str, float]) -> di
     return counts
 
 
-def _edges(text: str, end: int, scores: Mapping[str, float], unknown: float) -> list[tuple[int, float]]:
+def _edges(
+    text: str,
+    end: int,
+    scores: Mapping[str, float],
+    unknown: float,
+) -> list[tuple[int, float]]:
     """List start and score of the pieces of a text that end at a place."""
     edges = [
         (start, score)
@@ -331,7 +344,10 @@ def _gains(counts: Mapping[str, float], new: Scores, old: Scores) -> Scores:
     """Compute how much likelihood each new piece adds, over the best segmentation without it."""
     scores = old | new
     unknown = min(old.values()) - UNKNOWN_PENALTY
-    return {piece: counts[piece] * (score - _best(piece, scores, unknown)) for piece, score in new.items()}
+    gains = {}
+    for piece, score in new.items():
+        gains[piece] = counts[piece] * (score - _best(piece, scores, unknown))
+    return gains
 
 
 def _best(text: str, scores: Scores, unknown: float) -> float:
@@ -387,6 +403,7 @@ def _name_tokens(directory: Path, specials: Sequence[str], roles: Mapping[str, s
     config = read_json(file) if file.is_file() else {}
     config |= {f"{role}_token": token for role, token in roles.items()}
     key = "additional_special_tokens" if "additional_special_tokens" in config else "extra_special_tokens"
-    if isinstance(named := config.get(key) or [], list):
+    named = config.get(key) or []
+    if isinstance(named, list):
         config[key] = [*named, *(token for token in specials if token not in roles.values())]
     write_json(file, config)

@@ -17,10 +17,18 @@ from typing import Any
 
 from nlgraft.basics.errors import DataError
 from nlgraft.text.files import read_json, refuse_special, write_json
+from nlgraft.vocab.tokenizers.encoding import sentencepiece_files
 from nlgraft.vocab.tokenizers.segmenters import GreedySegmenter
 from nlgraft.vocab.tokenizers.spm import read_marian, read_sentencepiece, sentencepiece_json
 from nlgraft.vocab.tokenizers.tokenizer_json import added_token, read_tokenizer_json
-from nlgraft.vocab.tokenizers.vocabulary import SUBWORD_NMT, Kind, Vocabulary, make_vocabulary, role_of
+from nlgraft.vocab.tokenizers.vocabulary import (
+    SUBWORD_NMT,
+    Kind,
+    Vocabulary,
+    make_vocabulary,
+    normal_ids,
+    role_of,
+)
 
 
 def load_vocabulary(path: str | Path) -> Vocabulary:
@@ -60,7 +68,7 @@ def _load_directory(path: Path) -> Vocabulary:
         return read_tokenizer_json(data, specials=read_specials(path), name=str(path))
     if (path / "vocab.json").is_file() and (path / "source.spm").is_file():
         return read_marian(path)
-    models = sorted(path.glob("*.model")) or sorted(path.glob("*.spm"))
+    models = sentencepiece_files(path)
     # With a configuration beside it, transformers may number the pieces differently (XLM-R, mBART, T5).
     if models and (path / "tokenizer_config.json").is_file():
         tokenizer = read_by_transformers(path)
@@ -122,8 +130,8 @@ def read_subword_nmt(path: str | Path) -> Vocabulary:
         # fairseq's dict.txt leaves its four special tokens out.
         surfaces = ["<s>", "<pad>", "</s>", "<unk>", *surfaces]
     kinds = [Kind.SPECIAL if role_of(surface) else Kind.NORMAL for surface in surfaces]
-    ids = {surface: i for i, surface in enumerate(surfaces) if kinds[i] is Kind.NORMAL}
-    return make_vocabulary(surfaces, kinds, SUBWORD_NMT, GreedySegmenter(ids, SUBWORD_NMT), name=str(path))
+    segmenter = GreedySegmenter(normal_ids(surfaces, kinds), SUBWORD_NMT)
+    return make_vocabulary(surfaces, kinds, SUBWORD_NMT, segmenter, name=str(path))
 
 
 # Formats older than ``tokenizer.json``, converted to it: WordPiece, byte-level BPE, subword-nmt.
@@ -245,7 +253,8 @@ def whole_token_json(vocabulary: Vocabulary) -> dict[str, Any]:
 
     Tokens between spaces are looked up, as fairseq does.
     """
-    specials = [i for i, tok in enumerate(vocabulary.tokens) if tok is not None and tok.kind is Kind.SPECIAL]
+    tokens = [(i, tok) for i, tok in enumerate(vocabulary.tokens) if tok is not None]
+    specials = [i for i, tok in tokens if tok.kind is Kind.SPECIAL]
     unknown = vocabulary.roles.get("unk")
     return {
         "version": "1.0",
@@ -349,7 +358,8 @@ def copy_settings(source: Path, directory: Path, new_ids: Mapping[int, int] | No
             continue
         settings = read_json(source / name)
         if new_ids is not None and (decoder := settings.get("added_tokens_decoder")):
-            settings["added_tokens_decoder"] = {str(new_ids[int(i)]): token for i, token in decoder.items()}
+            renumbered = {str(new_ids[int(i)]): token for i, token in decoder.items()}
+            settings["added_tokens_decoder"] = renumbered
         write_json(directory / name, settings)
 
 
@@ -365,7 +375,8 @@ def save_tokenizer(path: Path, vocabulary: Vocabulary, directory: Path) -> None:
         DataError: ``transformers`` has no equivalent of this form.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    if path.is_dir() and ((path / "tokenizer_config.json").is_file() or (path / "tokenizer.json").is_file()):
+    names = ("tokenizer_config.json", "tokenizer.json")
+    if any((path / name).is_file() for name in names):
         copy_tokenizer(path, directory)
     elif path.suffix == ".spm" and (path.parent / "vocab.json").is_file():
         copy_tokenizer(path.parent, directory)
@@ -380,7 +391,7 @@ def save_tokenizer(path: Path, vocabulary: Vocabulary, directory: Path) -> None:
 
 
 def _tokenizer_json(path: Path, vocabulary: Vocabulary) -> dict[str, Any]:
-    models = sorted(path.glob("*.model")) or sorted(path.glob("*.spm")) if path.is_dir() else []
+    models = sentencepiece_files(path)
     if models or path.suffix in (".model", ".spm"):
         return sentencepiece_json(models[0] if models else path)
     if path.is_dir() and not (path / "vocab.txt").is_file():
@@ -389,7 +400,9 @@ def _tokenizer_json(path: Path, vocabulary: Vocabulary) -> dict[str, Any]:
     if file.suffix == ".json":
         return read_json(file)
     lines = read_lines(file)
-    return wordpiece_json(lines, file.parent) if is_wordpiece(lines) else whole_token_json(vocabulary)
+    if is_wordpiece(lines):
+        return wordpiece_json(lines, file.parent)
+    return whole_token_json(vocabulary)
 
 
 def finish_tokenizer(directory: Path, old: Path, successor: Mapping[int, int]) -> list[str]:
@@ -434,13 +447,19 @@ def _take_chat_template(directory: Path, before: Any, vocabulary: Vocabulary) ->
     if file.is_file() or not isinstance(template, str):
         return []
     written = {token for token in before.get_added_vocab() if writes_token(template, token)}
-    if missing := sorted(written - vocabulary.ids_by_surface.keys()):
+    missing = sorted(written - vocabulary.ids_by_surface.keys())
+    if missing:
         return [f"the chat template is not taken over, as the new vocabulary lacks {', '.join(missing)}"]
     file.write_text(template, "utf-8")
     return []
 
 
-def _put_around(file: Path, vocabulary: Vocabulary, before: Any, successor: Mapping[int, int]) -> list[str]:
+def _put_around(
+    file: Path,
+    vocabulary: Vocabulary,
+    before: Any,
+    successor: Mapping[int, int],
+) -> list[str]:
     """Let a ``tokenizer.json`` put special tokens around a sentence as the old tokenizer did.
 
     A rule of its own stays, unless it lacks a token that has no role (mBART's languages).
@@ -504,7 +523,8 @@ def _template(
         tokens = zip(ids, encoded["special_tokens_mask"], types, strict=True)
         for is_special, run in itertools.groupby(tokens, key=lambda token: bool(token[1])):
             if not is_special:  # a run of text is one sequence
-                made[name].append({"Sequence": {"id": next(letters), "type_id": next(run)[2]}})
+                _, _, type_id = next(run)
+                made[name].append({"Sequence": {"id": next(letters), "type_id": type_id}})
                 continue
             for identity, _, type_id in run:
                 if identity not in successor:

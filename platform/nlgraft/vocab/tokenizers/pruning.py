@@ -29,7 +29,11 @@ class Pruned:
 
 
 def prune_tokenizer(
-    document: Mapping[str, Any], counts: Sequence[int], *, min_count: int = 1, size: int | None = None
+    document: Mapping[str, Any],
+    counts: Sequence[int],
+    *,
+    min_count: int = 1,
+    size: int | None = None,
 ) -> Pruned:
     """Drop tokens that occur less than ``min_count`` times; then the rarest, until ``size`` are left.
 
@@ -55,7 +59,8 @@ def prune_tokenizer(
     parts = _Parts(pairs, model.get("continuing_subword_prefix") or "")
     has_all_bytes = bool(model.get("byte_fallback")) and ids.keys() >= BYTES
     kept = {piece for piece in ids if _must_stay(piece, model, parts, has_all_bytes)} | set(added)
-    if (padding := document.get("padding")) and padding["pad_token"] in ids:
+    padding = document.get("padding")
+    if padding and padding["pad_token"] in ids:
         # The padding token need not be an added one.
         kept.add(padding["pad_token"])
     if size is not None and len(kept) > size:
@@ -76,12 +81,16 @@ def prune_tokenizer(
 
 def _must_stay(piece: str, model: Mapping[str, Any], parts: _Parts, has_all_bytes: bool) -> bool:
     """Return True for tokens of which all others are made: bytes, characters, the unknown token."""
-    if piece in (model.get("unk_token"), _unknown(model)) or (model.get("byte_fallback") and piece in BYTES):
+    if piece in (model.get("unk_token"), _unknown(model)):
+        return True
+    if model.get("byte_fallback") and piece in BYTES:
         return True
     core = piece.removeprefix(model.get("continuing_subword_prefix") or "") or piece
     if len(core) == 1 and has_all_bytes:
         return False
-    return piece not in parts.made if model.get("merges") else len(core) == 1
+    if model.get("merges"):
+        return piece not in parts.made
+    return len(core) == 1
 
 
 def _unknown(model: Mapping[str, Any]) -> str | None:
@@ -119,12 +128,15 @@ class _Parts:
 
 
 def _renumbered(
-    document: Mapping[str, Any], kept: set[str], new_ids: Mapping[int, int], pairs: Sequence[tuple[str, str]]
+    document: Mapping[str, Any],
+    kept: set[str],
+    new_ids: Mapping[int, int],
+    pairs: Sequence[tuple[str, str]],
 ) -> dict[str, Any]:
     """Write the kept tokens and merges with their new ids."""
     # a deep copy of the model, all tokens and merges, would take longer than everything else
-    made = {key: dict(part) if key == "model" else copy.deepcopy(part) for key, part in document.items()}
-    model = made["model"]
+    made = {key: copy.deepcopy(part) for key, part in document.items() if key != "model"}
+    model = made["model"] = dict(document["model"])
     if isinstance(model["vocab"], Mapping):
         model["vocab"] = {piece: new_ids[i] for piece, i in model["vocab"].items() if piece in kept}
     else:
@@ -140,7 +152,8 @@ def _renumbered(
         ]
     for entry in made.get("added_tokens") or []:
         entry["id"] = new_ids[entry["id"]]
-    if (padding := made.get("padding")) and padding["pad_id"] in new_ids:
+    padding = made.get("padding")
+    if padding and padding["pad_id"] in new_ids:
         padding["pad_id"] = new_ids[padding["pad_id"]]
     _renumber_template(made.get("post_processor"), new_ids)
     return made

@@ -60,7 +60,11 @@ class GreedySegmenter:
         return pieces
 
     def _longest_match(
-        self, tok: Tok, characters: list[tuple[str, int]], start: int, is_whole_allowed: bool
+        self,
+        tok: Tok,
+        characters: list[tuple[str, int]],
+        start: int,
+        is_whole_allowed: bool,
     ) -> tuple[int, int] | None:
         marking, count = self._marking, len(characters)
         before = marking.continuation_prefix if start or tok.starts_word is False else ""
@@ -89,7 +93,12 @@ class UnigramSegmenter:
 
     UNKNOWN_PENALTY = 10.0
 
-    def __init__(self, ids: Mapping[str, int], scores: Mapping[str, float], marking: Marking) -> None:
+    def __init__(
+        self,
+        ids: Mapping[str, int],
+        scores: Mapping[str, float],
+        marking: Marking,
+    ) -> None:
         self._ids = ids
         self._scores = scores
         self._marking = marking
@@ -98,7 +107,8 @@ class UnigramSegmenter:
 
     def with_ids(self, ids: Mapping[str, int]) -> UnigramSegmenter:
         """Return a segmenter with the same scores and another numbering; pieces not in ``ids`` go unused."""
-        return UnigramSegmenter(ids, {s: v for s, v in self._scores.items() if s in ids}, self._marking)
+        scores = {piece: score for piece, score in self._scores.items() if piece in ids}
+        return UnigramSegmenter(ids, scores, self._marking)
 
     def segment(self, tok: Tok, *, is_whole_allowed: bool = True) -> list[Piece]:
         """Segment ``tok``; see ``Segmenter.segment``."""
@@ -123,7 +133,9 @@ class UnigramSegmenter:
                 if total > best[end]:
                     best[end] = total
                     came_from[end] = (start, -1 if score is None else self._ids[piece])
-        return _walk_back(came_from, offsets) if best[-1] > float("-inf") else []
+        if best[-1] > float("-inf"):
+            return _walk_back(came_from, offsets)
+        return []
 
 
 def _walk_back(came_from: list[tuple[int, int]], offsets: list[int]) -> list[Piece]:
@@ -162,7 +174,8 @@ class BpeSegmenter:
         pieces: list[Piece] = []
         offset = 0
         for text, num_bytes in symbols:
-            if (identity := self._ids.get(text)) is not None:
+            identity = self._ids.get(text)
+            if identity is not None:
                 pieces.append(Piece(identity, offset, offset + num_bytes))
             offset += num_bytes
         return pieces
@@ -214,5 +227,6 @@ def marked_characters(tok: Tok, marking: Marking) -> list[tuple[str, int]]:
         if len(marking.end_suffix) == 1:
             symbols = [*symbols, (marking.end_suffix, 0)]
         elif symbols:
-            symbols = [*symbols[:-1], (symbols[-1][0] + marking.end_suffix, symbols[-1][1])]
+            text, num_bytes = symbols[-1]
+            symbols = [*symbols[:-1], (text + marking.end_suffix, num_bytes)]
     return symbols

@@ -20,6 +20,7 @@ from nlgraft.vocab.tokenizers.vocabulary import (
     Segmenter,
     Vocabulary,
     make_vocabulary,
+    normal_ids,
     role_of,
 )
 
@@ -41,7 +42,7 @@ def read_sentencepiece(path: str | Path) -> Vocabulary:
     kinds = [_sentencepiece_kind(processor, i, surface) for i, surface in enumerate(surfaces)]
     trainer = parse_sentencepiece(processor.serialized_model_proto()).trainer_spec
     marking = SENTENCEPIECE_SUFFIX if trainer.treat_whitespace_as_suffix else SENTENCEPIECE
-    ids = {s: i for i, s in enumerate(surfaces) if kinds[i] is Kind.NORMAL}
+    ids = normal_ids(surfaces, kinds)
     scores = {surface: processor.get_score(i) for surface, i in ids.items()}
     segmenter: Segmenter
     if trainer.model_type == UNIGRAM:
@@ -82,12 +83,11 @@ def read_marian(directory: str | Path, spm: str = "source.spm") -> Vocabulary:
     assert isinstance(pieces.segmenter, UnigramSegmenter | BpeSegmenter)
     surfaces = tokens_by_id(ids, str(directory / "vocab.json"))
     kinds = [_marian_kind(surface) for surface in surfaces]
-    normal = {s: i for i, s in enumerate(surfaces) if s is not None and kinds[i] is Kind.NORMAL}
     return make_vocabulary(
         surfaces,
         kinds,
         pieces.marking,
-        pieces.segmenter.with_ids(normal),
+        pieces.segmenter.with_ids(normal_ids(surfaces, kinds)),
         normalise=pieces.normalise,
         name=str(directory / spm),
     )

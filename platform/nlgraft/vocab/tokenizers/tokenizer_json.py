@@ -27,6 +27,7 @@ from nlgraft.vocab.tokenizers.vocabulary import (
     Segmenter,
     Vocabulary,
     make_vocabulary,
+    normal_ids,
     role_of,
 )
 
@@ -72,7 +73,7 @@ def read_tokenizer_json(
         if not _is_reachable(surface, marking, is_isolated):
             # No text yields it, so it must not be matched, averaged or counted.
             kinds[i] = Kind.UNUSED
-    normal = {s: i for i, s in enumerate(surfaces) if s is not None and kinds[i] is Kind.NORMAL}
+    normal = normal_ids(surfaces, kinds)
     return make_vocabulary(
         surfaces,
         kinds,
@@ -178,7 +179,9 @@ def _kind(surface: str | None, added: Mapping[str, Any], has_byte_fallback: bool
     if has_byte_fallback and re.fullmatch(r"<0x[0-9A-F]{2}>", surface):
         return Kind.BYTE
     if surface in added:
-        return Kind.SPECIAL if added[surface].get("special") else Kind.NORMAL
+        if added[surface].get("special"):
+            return Kind.SPECIAL
+        return Kind.NORMAL
     return Kind.SPECIAL if role_of(surface) else Kind.NORMAL
 
 

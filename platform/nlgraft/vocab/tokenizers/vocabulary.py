@@ -152,7 +152,8 @@ class Marking:
     def _encode(self, text: str) -> bytes:
         if self.is_byte_level:
             table = _alphabet_bytes()
-            return b"".join(bytes([table[c]]) if c in table else c.encode() for c in text)
+            parts = [bytes([table[c]]) if c in table else c.encode() for c in text]
+            return b"".join(parts)
         space = self.start_prefix or (self.end_suffix if len(self.end_suffix) == 1 else "")
         return (text.replace(space, " ") if space else text).encode()
 
@@ -295,7 +296,8 @@ class Vocabulary:
     @cached_property
     def is_normal(self) -> NDArray[np.bool_]:
         """Mask of the ids that are tokens of text, shape [V]."""
-        return np.array([tok is not None and tok.kind is Kind.NORMAL for tok in self.tokens], dtype=bool)
+        are_normal = [tok is not None and tok.kind is Kind.NORMAL for tok in self.tokens]
+        return np.array(are_normal, dtype=bool)
 
     def token(self, identity: int) -> Tok:
         """Return the token of an id that has one."""
@@ -390,6 +392,11 @@ def are_compatible(first: bool | None, second: bool | None) -> bool:
     return first is None or second is None or first == second
 
 
+def normal_ids(surfaces: Sequence[str | None], kinds: Sequence[Kind]) -> dict[str, int]:
+    """Map the tokens that text consists of to their ids."""
+    return {s: i for i, s in enumerate(surfaces) if s is not None and kinds[i] is Kind.NORMAL}
+
+
 def make_vocabulary(
     surfaces: Sequence[str | None],
     kinds: Sequence[Kind],
@@ -442,7 +449,12 @@ def make_vocabulary(
     )
 
 
-def _canonical(surface: str, kind: Kind, marking: Marking, is_isolated: Callable[[str], bool]) -> Tok:
+def _canonical(
+    surface: str,
+    kind: Kind,
+    marking: Marking,
+    is_isolated: Callable[[str], bool],
+) -> Tok:
     tok = marking.canonical(surface, kind)
     if kind is Kind.NORMAL and len(surface) == 1 and is_isolated(surface):
         return replace(tok, starts_word=None)
