@@ -21,7 +21,7 @@ def nlgraft(*arguments: str | Path, code: int = 0, text: str | None = None) -> R
 
 
 def json_of(*arguments: str | Path, code: int = 0) -> Any:
-    """Run a command that prints JSON."""
+    """Run a command with an option by which it prints JSON."""
     return json.loads(nlgraft(*arguments, code=code).stdout)
 
 

@@ -40,7 +40,7 @@ class MergeConfig(StrictConfig):
 MERGE_SETTINGS: Mapping[str, MergeName] = {
     name: strategy
     for name in MergeConfig.model_fields
-    for strategy in get_args(MergeName)
+    for strategy in sorted(get_args(MergeName), key=len)  # of two that fit, the longer one
     if name.startswith(f"{strategy}_")
 }
 """Settings that only one merge strategy reads, and that strategy; null stands for its default."""

@@ -167,6 +167,11 @@ class _Loop:
         # Divided is a copy, so that a whole model can be measured, written and left behind.
         self.trained = copy.deepcopy(model) if self.is_sharded else model
         self.layers = layers_of(self.trained)
+        if not self.layers and (config.compile or config.activation_checkpointing):
+            raise ContractError(
+                f"{context.stage.name}: train.compile and train.activation_checkpointing act on layers, and "
+                "its model has none (a ModuleList of modules with parts): leave both out"
+            )
         module: nn.Module = ObjectiveModule(self.trained, training.objective)
         if self.is_sharded:
             # On a CPU, where memory is no matter, autocast does not run norms in fp32.

@@ -118,6 +118,15 @@ def test_layers_that_are_computed_twice_give_the_same_bits(tmp_path):
     assert outcomes[0] == outcomes[1]
 
 
+@pytest.mark.parametrize("setting", ["compile", "activation_checkpointing"])
+def test_what_acts_on_layers_is_refused_for_a_model_without_layers(tmp_path, setting):
+    training = Training(
+        torch.nn.Linear(2, 2), OBJECTIVE, ToyData(), TrainConfig(average_last=1, **{setting: True})
+    )
+    with pytest.raises(ContractError, match=f"train.{setting}"):
+        train(training, make_context(tmp_path, Recorder()))
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch", "ignore:The .grad attribute:UserWarning")
 @pytest.mark.slow  # most of a minute in the compiler
 def test_compiled_layers_learn_the_same(tmp_path):

@@ -75,6 +75,10 @@ def _check_contract(path: str, module: ModuleType) -> System:
     is_typed = isinstance(metrics, Mapping) and all(isinstance(metric, Metric) for metric in metrics.values())
     if not metrics or not is_typed:
         faults.append("METRICS must map metric names to nlgraft.study.data.system.Metric")
+    elif uncounted := {metric.counted_by for metric in metrics.values()} - {"", *metrics}:
+        # Their comparisons would stay open for ever: nothing tells if the units are the same.
+        counts = ", ".join(sorted(uncounted))
+        faults.append(f"METRICS lacks {counts}, which its means are over: add it, or leave counted_by out")
     if not callable(getattr(module, "stage_graph", None)):
         faults.append("stage_graph(config, *, seed, splits) must be a function")
     faults += [
