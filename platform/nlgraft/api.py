@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from nlgraft.analysis.data.registration import Registration
     from nlgraft.analysis.data.stream import Stream
     from nlgraft.analysis.estimates.agreement import Agreement
-    from nlgraft.analysis.policy.proposals import Answer
     from nlgraft.analysis.policy.validity import Validity
     from nlgraft.analysis.study_result import StudyResult
     from nlgraft.execution.events import Observer
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from nlgraft.export.exporting import Export
     from nlgraft.pipeline.trial import TrialRecord
     from nlgraft.runs.ablation_path import AblationPath
+    from nlgraft.runs.proposing import Answer
     from nlgraft.runs.verifying import Verification
 
 

@@ -172,7 +172,7 @@ def test_undecided_cells_get_the_seeds_of_the_next_look(toy_document, tmp_path):
     result = nlgraft.launch(study, tracking_uri=uri, on_event=events.append)
     looks = [event for event in events if isinstance(event, LookTaken)]
     assert [look.num_new for look in looks] == [4]
-    stops = {label: (stop.num_seeds, stop.reason) for label, stop in result.stops.items()}
+    stops = {label: (stop.num_seeds, stop.stopped_because) for label, stop in result.stops.items()}
     assert stops == {"baseline": (5, ""), "arm=clear": (3, "decided"), "arm=noisy": (5, "")}
     assert (result.invocation.num_run, log_of(tmp_path).count("training")) == (13, 13)
     assert result.compare("noisy").notes[-1] == "looks taken: 3, 5"

@@ -24,7 +24,7 @@ import numpy as np
 
 from nlgraft.basics.errors import NlgraftError, did_you_mean
 from nlgraft.basics.pacing import Pacer
-from nlgraft.basics.wording import duration, name_some
+from nlgraft.basics.wording import duration, grouped, name_some
 from nlgraft.evaluation.artifact import write_lines, write_segments
 from nlgraft.pipeline.fingerprint import fingerprint
 from nlgraft.pipeline.integrity import remove_tree
@@ -406,11 +406,9 @@ def _read_items(name: str, text: str, faults: list[str]) -> Scores:
 
 def _metric_problems(keys: Mapping[str, str], scores: Scores) -> Iterator[str]:
     """Say which metrics, given their names in the files, are missing or no finite number."""
-    names: dict[str, list[str]] = {}
-    for key, values in scores.items():
-        _, where = next(iter(values.values()))
-        names.setdefault(where.partition(",")[0], []).append(key)
-    read = "; ".join(f"{file} with {', '.join(held)}" for file, held in names.items()) or "nothing"
+    places = {key: next(iter(values.values()))[1] for key, values in scores.items()}
+    keys_of = grouped((where.partition(",")[0], key) for key, where in places.items())
+    read = "; ".join(f"{file} with {', '.join(held)}" for file, held in keys_of.items()) or "nothing"
     for name, key in keys.items():
         if key not in scores:
             hint = f"{did_you_mean(key, [*scores])} Read: {read}".lstrip()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import time
 import unicodedata
-from collections.abc import Mapping, Sequence
-from typing import Annotated
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator
 
@@ -44,6 +44,18 @@ def name_some(names: Sequence[str], most: int = 5, separator: str = ", ") -> str
     """Name the first ones, and say how many more there are."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return separator.join(names[:most]) + more
+
+
+_Key = TypeVar("_Key")
+_Member = TypeVar("_Member")
+
+
+def grouped(pairs: Iterable[tuple[_Key, _Member]]) -> dict[_Key, list[_Member]]:
+    """Collect the members of each group from pairs of key and member, in the order of the keys."""
+    groups: dict[_Key, list[_Member]] = {}
+    for key, member in pairs:
+        groups.setdefault(key, []).append(member)
+    return groups
 
 
 def timestamp() -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from nlgraft.basics.errors import EXIT_FAILED, DataError, StudyError, user_errors
+from nlgraft.basics.wording import grouped
 from nlgraft.commands.study_command import (
     DIRECTORY,
     FILE,
@@ -275,6 +276,7 @@ def compare(
     same call with twice or four times the seeds is its next look.
     """
     from nlgraft.analysis.data.score_tables import read_scores
+    from nlgraft.analysis.estimates.comparison import rounded_all
     from nlgraft.analysis.policy.hypotheses import compare_scores, compare_systems
     from nlgraft.analysis.rendering.report import render_systems
     from nlgraft.analysis.rendering.tables import systems_table
@@ -317,7 +319,7 @@ def compare(
             f"kept in the ledger of {place}, which `nlgraft ledger --storage {place}` lists{another}"
         )
     if is_json:
-        print_json([system.to_json() for system in scores])
+        print_json(rounded_all(scores))
         click.echo("\n".join(notes), err=True)
     elif kind:
         click.echo(render_systems(scores, notes, kind))
@@ -336,10 +338,7 @@ def _hypotheses_by_system(
         raise DataError(
             f"{len(hypotheses)} files and {len(names)} --sys-name: give one for each file, or none"
         )
-    systems: dict[str, list[str]] = {}
-    for name, path in zip(names or hypotheses, hypotheses, strict=True):
-        systems.setdefault(name, []).append(path)
-    return systems
+    return grouped(zip(names or hypotheses, hypotheses, strict=True))
 
 
 def _open(storage: str | None) -> ArtifactStore:

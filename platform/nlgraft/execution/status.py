@@ -148,7 +148,7 @@ def read_status(study: Study, store: ArtifactStore) -> dict[str, Any]:
         for cell in study_cells
     ]
     total = {state: sum(row["counts"][state] for row in rows) for state in STATES}
-    trial_s = sum(record.ended_at - record.started_at for ended in records.values() for record in ended)
+    trial_s = sum(record.duration_s for ended in records.values() for record in ended)
     running_s = sum(time.time() - trial["started_at"] for trial in trials)
     return {
         "study": study.variant,

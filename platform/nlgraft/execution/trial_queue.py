@@ -265,7 +265,7 @@ class TrialQueue:
             self.num_failed += 1
             self._stages.remember_failed(record)
         if record.state == "finished":
-            self._short.note(trial, record.ended_at - record.started_at)
+            self._short.note(trial, record.duration_s)
         self._forecast.ended(trial, record)
         self._tell_outlook()
         self._driver.observe(TrialEnded(trial, record))
@@ -316,7 +316,7 @@ class TrialQueue:
                 self._waiting.append(trial)
                 continue
             self.num_reused += 1
-            self._trial_s += record.ended_at - record.started_at
+            self._trial_s += record.duration_s
             self.num_failed += record.state == "failed"
             self._driver.observe(TrialEnded(trial, record, is_reused=True))
 

@@ -503,6 +503,11 @@ class TrialRecord:
     attempt: int = 1
     num_preemptions: int = 0
 
+    @property
+    def duration_s(self) -> float:
+        """Time from its start to its end."""
+        return self.ended_at - self.started_at
+
     def __post_init__(self) -> None:
         # Masked at the source: drivers and workers create records, reports and MLflow show them.
         self.reason = without_credentials(self.reason)

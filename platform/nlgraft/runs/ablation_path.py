@@ -18,9 +18,8 @@ from scipy.stats import ttest_1samp
 
 from nlgraft.analysis.data.stream import Pairs, read_pairs
 from nlgraft.analysis.policy.proposals import Gain, enter_seen
-from nlgraft.analysis.rendering.typesetting import Table, interval, make_table, number, probability
+from nlgraft.analysis.rendering.typesetting import Table, interval, make_table, number, probability, sentences
 from nlgraft.basics.errors import NlgraftError, StudyError
-from nlgraft.basics.wording import count
 from nlgraft.runs.proposing import baseline_of, check_comparable, comparison_study, with_overrides
 from nlgraft.runs.run import Place, Run
 from nlgraft.study.data import paths
@@ -82,17 +81,7 @@ class AblationPath:
             | {"p": probability(step.p), "best of": str(step.num_candidates)}
             for step in self.steps
         ]
-        notes = [
-            f"Gain: in {self.metric}, over the row above; first over the default. A step is the best of "
-            "several on these seeds, so it looks larger than it is: exploratory, no verdict."
-        ]
-        notes += [
-            f"{name} is trained once for all seeds: gains are about that one." for name in self.trained_once
-        ]
-        if self.num_waiting:
-            notes.append(f"The next step needs trials of {count(self.num_waiting, 'config')}.")
-        elif self.remaining:
-            notes.append(f"Without effect: {_text(self.remaining)}.")
+        notes = sentences("path.txt.j2", {"path": self, "remaining": _text(self.remaining)})
         return make_table([*rows, _row("all of them", self.whole)], notes=notes)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +13,7 @@ from nlgraft.analysis.data.stream import BASELINE, Proposal, Step, Stream, appen
 from nlgraft.analysis.policy.proposals import (
     FRESH_SEEDS,
     LOOKS,
-    Answer,
+    Decision,
     Gain,
     Judgement,
     enter_seen,
@@ -23,6 +23,7 @@ from nlgraft.analysis.policy.proposals import (
     noise_of,
     stream_level,
 )
+from nlgraft.analysis.rendering.typesetting import sentences
 from nlgraft.basics.errors import Problem, StudyError
 from nlgraft.basics.wording import count
 from nlgraft.pipeline.fingerprint import fingerprint
@@ -51,6 +52,64 @@ _FIRST_SEED = 2_000_000_000
 _SEEDS_PER_BLOCK = 100
 _MEASURING = ("data", "score")
 """Fields of a system's config that determine on which data, and by which metrics, output is scored."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """The answer to a proposal.
+
+    Attributes:
+        decision: ``KEEP``, ``DISCARD``, or ``MORE``: not decided yet.
+        reason: Why, where the gains are not the reason.
+        study: Name of the study, with its scales.
+        number: Number of the proposal in its stream.
+        changes: What was proposed, as ``key=value``.
+        overrides: All that it changes of the study's baseline.
+        against: ``baseline``, or the number of the kept proposal that it was compared with.
+        metric: The metric that decides.
+        unit: Its unit.
+        level: The proposal's level.
+        p: The p-value of no gain, which keeps it where it is at most the level; None in old streams.
+        first: Gain on the seeds that decided; of what is kept, it flatters.
+        again: Gain on fresh seeds, of what is kept; None before they were run.
+        num_proposals: Proposals of the stream so far.
+        num_kept: Those of them that were kept.
+        alpha: Bound on the expected share of false keeps.
+        notes: What limits the answer.
+        is_repeated: True if it was decided before.
+        has_failed: True if a trial failed, or the run ended early.
+    """
+
+    decision: Decision
+    reason: str
+    study: str
+    number: int
+    changes: tuple[str, ...]
+    overrides: tuple[str, ...]
+    against: str
+    metric: str
+    unit: str
+    level: float
+    p: float | None
+    first: Gain
+    again: Gain | None
+    num_proposals: int
+    num_kept: int
+    alpha: float
+    notes: tuple[str, ...] = ()
+    is_repeated: bool = False
+    has_failed: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON of ``try --json``."""
+        return asdict(self)
+
+    def __repr__(self) -> str:
+        return "\n".join(self.lines())
+
+    def lines(self) -> list[str]:
+        """Say it in a few lines."""
+        return sentences("proposal.txt.j2", {"answer": self, "most_seeds": LOOKS[-1]})
 
 
 def seeds_of(number: int, num_seeds: int) -> list[int]:

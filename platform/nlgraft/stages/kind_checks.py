@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from nlgraft.basics.errors import DataError
+from nlgraft.basics.wording import grouped
 from nlgraft.evaluation.metric_config import INSTALLED_APART
 from nlgraft.evaluation.scripts import Script, fitting_tokenizers, misfits, script_of
 from nlgraft.nn.checkpoint_files import checkpoint_problems
@@ -66,9 +67,7 @@ def corpora(stages: Sequence[Stage], findings: Findings) -> None:
 
 def _numbered(stages: Sequence[Stage]) -> dict[str, str]:
     """Name each corpus by its stage; further corpora of the same stage name are numbered from 2."""
-    fingerprints: dict[str, list[str]] = {}
-    for stage in stages:
-        fingerprints.setdefault(stage.name, []).append(stage.fingerprint)
+    fingerprints = grouped((stage.name, stage.fingerprint) for stage in stages)
     return {
         key: name if number == 1 else f"{name} {number}"
         for name, keys in fingerprints.items()

@@ -61,7 +61,11 @@ class Segments:
             digest = hashlib.sha256(text.encode()).hexdigest()
             whole.update(digest.encode())
             hashes.add(digest[:_DIGITS])
-        return cls(num=len(segments), digest=whole.hexdigest(), sketch="".join(sorted(hashes)[:_SKETCH]))
+        return cls(
+            num=len(segments),
+            digest=whole.hexdigest(),
+            sketch="".join(sorted(hashes)[:_SKETCH]),
+        )
 
     def overlaps(self, other: Segments) -> bool:
         """True for the same set, and for sets that share a tenth of the smaller one.
@@ -350,8 +354,10 @@ def open_ledger(store: ArtifactStore) -> Journal[Entry]:
     return store.journal("ledger", Entry)
 
 
-def history(store: ArtifactStore, segments: Segments) -> History:
+def history(store: ArtifactStore | None, segments: Segments) -> History:
     """Read the entries on segments that overlap with these, and those of version 1, on whatever segments."""
+    if store is None:
+        return History({})
     pages = open_ledger(store).read()
     entries = {
         number: entry

@@ -9,6 +9,7 @@ from typing import Any
 
 from nlgraft.analysis.data.loading import load_manifests
 from nlgraft.analysis.data.trials import CellResult, TrialResult
+from nlgraft.basics.wording import grouped
 from nlgraft.pipeline.store import ArtifactStore, Decision, Manifest
 from nlgraft.pipeline.trial import TRIAL_RECORD
 
@@ -78,9 +79,7 @@ def read_provenance(trials: Sequence[TrialResult], store: ArtifactStore) -> Prov
 def crowded_stages(manifests: Iterable[Manifest]) -> set[str]:
     """Find the stages during which another one ran on the same machine."""
     crowded: set[str] = set()
-    by_host: dict[str, list[Manifest]] = {}
-    for manifest in manifests:
-        by_host.setdefault(manifest.host, []).append(manifest)
+    by_host = grouped((manifest.host, manifest) for manifest in manifests)
     for stages in by_host.values():
         running: list[Manifest] = []
         # A sweep over start times: what began earlier and has not ended shares the machine.
@@ -145,7 +144,7 @@ def cost_of(trials: Sequence[TrialResult], store: ArtifactStore | None) -> Cost:
         search_s=sum(times.get(stage, 0.0) for times in (took, lost_s) for stage in searched - needed),
         lost_s=sum(lost_s.values()),
         num_again=sum(trial.record.attempt > 1 for trial in trials if trial.record is not None),
-        elsewhere_s=sum(record.ended_at - record.started_at for record in others),
+        elsewhere_s=sum(record.duration_s for record in others),
         num_elsewhere=len(others),
     )
 

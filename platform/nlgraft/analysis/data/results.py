@@ -62,11 +62,11 @@ class Stop:
 
     Attributes:
         num_seeds: Number of seeds that it gets.
-        reason: Why it gets no more; empty if it may.
+        stopped_because: Why it gets no more; empty if it may.
     """
 
     num_seeds: int
-    reason: str
+    stopped_because: str
 
 
 @dataclass(eq=False)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nlgraft.basics.errors import DataError, did_you_mean, nearest
-from nlgraft.basics.wording import name_some
+from nlgraft.basics.wording import grouped, name_some
 from nlgraft.text.files import read_json, read_lines, without_compression
 
 _MAX_CHARS = 10_000_000
@@ -104,33 +104,32 @@ class ScoreTable:
             rows: The rows. A score that is empty or None is missing, which is for the pairing to say.
         """
         columns = dict.fromkeys(column for _, row in rows for column in row)
-        roles: dict[str, str | None] = dict.fromkeys(_ROLES.values())
         # Of several columns that hold the same the first counts.
-        roles |= {_ROLES[column.lower()]: column for column in reversed(columns) if column.lower() in _ROLES}
+        roles = {_ROLES[column.lower()]: column for column in reversed(columns) if column.lower() in _ROLES}
         # Beside other metrics one may be called score, as a column of values is.
-        chosen = set() if roles["metric"] else {*self.metrics}
+        chosen = set() if "metric" in roles else {*self.metrics}
         others = [column for column in columns if column.lower() not in _ROLES or column in chosen]
         scored = [
             column
             for column in others
             if column and any(_number(row.get(column)) is not None for _, row in rows)
         ]
-        is_long = roles["value"] is not None and not chosen.intersection(others)
+        is_long = "value" in roles and not chosen.intersection(others)
         if is_long:
-            scored = [str(roles["value"])]
-        free = [name for name, role in _ROLES.items() if not roles[role]]
+            scored = [roles["value"]]
+        free = [name for name, role in _ROLES.items() if role not in roles]
         for column in others:
             if hint := did_you_mean(column.lower(), free):
                 self.misspelt.append(f"{source}, column {column!r}: {hint}")
         if left_out := [repr(column) for column in others if column not in scored]:
             self.notes.append(f"{source}: not read: {', '.join(left_out)}")
-        are_systems = not (is_long or name or roles["system"])
+        are_systems = not (is_long or name or "system" in roles)
         if are_systems and scored:
             self.notes.append(f"{source}: no column names systems, so each is one: {', '.join(scored)}")
         num_before = len(self.scores)
         for where, row in rows:
             system, seed, item, metric = (
-                _text((column := roles[role]) and row.get(column)) for role in Score._fields[1:5]
+                _text(row.get(roles[role]) if role in roles else None) for role in Score._fields[1:5]
             )
             system = name or system or Path(source).stem
             metric = metric or next(iter(self.metrics), "score")
@@ -183,10 +182,8 @@ class ScoreTable:
         if repeated and self.misspelt:
             # The names of the columns explain them all.
             problems, repeated, self.notes = [*self.misspelt, *problems], repeated[:1], []
-        places: dict[str, list[str]] = {}
-        for problem in [*problems, *repeated]:
-            where, _, what = problem.partition(": ")
-            places.setdefault(what, []).append(where)
+        parts = (problem.partition(": ") for problem in [*problems, *repeated])
+        places = grouped((what, where) for where, _, what in parts)
         lines = [
             f"{where}: {what}{f' (and {len(more):,} more like it)' if more else ''}"
             for what, (where, *more) in places.items()

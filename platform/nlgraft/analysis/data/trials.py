@@ -122,9 +122,19 @@ class TrialResult:
         """The stages on record, each with its name, fingerprint and cache decision."""
         return [] if self.record is None else self.record.stages
 
+    @property
+    def duration_s(self) -> float:
+        """Time of the last attempt on record."""
+        return 0.0 if self.record is None else self.record.duration_s
+
+    @property
+    def curves(self) -> dict[str, list[list[int | float]]]:
+        """The recorded learning curves: points of step, value and time by name."""
+        return {} if self.record is None else self.record.curves
+
     def curve(self, name: str) -> dict[float, float]:
         """Return the finite values of a learning curve by step, the last value of each step."""
-        points = [] if self.record is None else self.record.curves.get(name, [])
+        points = self.curves.get(name, [])
         return {step: value for step, value, _ in points if math.isfinite(value)}
 
     @cached_method  # resampled scores are cached by the identity of what they are of

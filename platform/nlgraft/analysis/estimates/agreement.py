@@ -77,7 +77,10 @@ class Agreement:
 
 
 def agreement(
-    results: Sequence[Results], target: str | None = None, metrics: Sequence[str] = (), threshold: float = 0.8
+    results: Sequence[Results],
+    target: str | None = None,
+    metrics: Sequence[str] = (),
+    threshold: float = 0.8,
 ) -> Agreement:
     """Compare the order of the arms at each scale with that at the last one.
 

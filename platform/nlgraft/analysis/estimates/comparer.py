@@ -28,6 +28,7 @@ from nlgraft.analysis.data.ledger import NoisePrior
 from nlgraft.analysis.data.trials import Array, Measured
 from nlgraft.analysis.estimates import resampling
 from nlgraft.analysis.estimates.comparison import ONE_SEED, Comparison
+from nlgraft.basics.wording import grouped
 from nlgraft.evaluation.sufficient import aggregate
 
 _ROUNDED = 1e-12
@@ -53,10 +54,11 @@ class Comparer:
 
     def prepare(self, metric: str, measured: Iterable[Measured]) -> None:
         """Bootstrap many trials of one metric in one pass, so that later comparisons find their scores."""
-        by_size: dict[int, list[Measured]] = {}
-        for trial in measured:
-            if trial.segments is not None and trial not in self._draws:
-                by_size.setdefault(len(trial.segments), []).append(trial)
+        by_size = grouped(
+            (len(trial.segments), trial)
+            for trial in measured
+            if trial.segments is not None and trial not in self._draws
+        )
         for trials in by_size.values():
             statistics = [trial.segments for trial in trials if trial.segments is not None]
             score = partial(aggregate, metric.rpartition("/")[2])
@@ -95,7 +97,15 @@ class Comparer:
         prior = prior and replace(prior, variance=scale * prior.variance)
         all_seeds = dict.fromkeys(seed for cell in cells for seed in cell)
         seeds = tuple(seed for seed in all_seeds if all(seed in cell for cell in cells))
-        empty = Comparison(metric=metric, a=a, b=b, seeds=seeds, null=null, level=self.alpha, prior=prior)
+        empty = Comparison(
+            metric=metric,
+            a=a,
+            b=b,
+            seeds=seeds,
+            null=null,
+            level=self.alpha,
+            prior=prior,
+        )
         which = "both" if len(cells) == 2 else "all"
         if not seeds:
             return empty.noted(f"no seed finished in {which} cells")

@@ -92,16 +92,14 @@ def expected_best(result: Results, cell: CellResult) -> ExpectedBest | None:
         variances = [np.var(group, ddof=1) for group in groups]
         seed_variance = float(np.average(variances, weights=[len(group) - 1 for group in groups]))
         again = sign * expected_maximum(on_new_seeds(values, seed_variance))
-    seconds = [trial.record.ended_at - trial.record.started_at for trial in ended if trial.record]
     # Of the trials' own trainings; curves of others begin with their name.
     reported = [
         [
             points[-1][0]
-            for name, points in trial.record.curves.items()
+            for name, points in trial.curves.items()
             if points and name.startswith(("train/", "dev/"))
         ]
         for trial in ended
-        if trial.record
     ]
     steps = [max(of_trial) for of_trial in reported if of_trial]
     draws = np.random.default_rng(RANDOM_SEED).choice(values, (_NUM_SAMPLES, len(values)))
@@ -115,7 +113,7 @@ def expected_best(result: Results, cell: CellResult) -> ExpectedBest | None:
         again,
         len(ended) - len(scores),
         float(np.mean(steps)) if steps else None,
-        result.study.resources.max_workers * float(np.mean(seconds)),
+        result.study.resources.max_workers * float(np.mean([trial.duration_s for trial in ended])),
     )
 
 

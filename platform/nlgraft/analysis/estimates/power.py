@@ -84,7 +84,11 @@ def _chi_squared(dof: float) -> Array:
     return chdtri(dof, 1 - _GRID) / dof
 
 
-def likely_look(estimate: Estimate, levels: Mapping[int, float], margin: float | None = None) -> int | None:
+def likely_look(
+    estimate: Estimate,
+    levels: Mapping[int, float],
+    margin: float | None = None,
+) -> int | None:
     """Find the first later look that is likely to decide a question that is undecided now.
 
     Args:

@@ -148,7 +148,11 @@ def searched_settings(result: Results, cell: CellResult) -> CellSettings | None:
     return CellSettings(cell.label, len(tried), left_out, tuple(settings), tuple(caveats))
 
 
-def _p_values(space: Mapping[str, Domain], tried: Sequence[Tried], num_blocks: int) -> dict[str, float]:
+def _p_values(
+    space: Mapping[str, Domain],
+    tried: Sequence[Tried],
+    num_blocks: int,
+) -> dict[str, float]:
     """Return by path how many of a thousand shuffles of the objectives have some setting as far above chance.
 
     A sampler that learns goes where a setting is good, and later trials, which are better, have like values

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -16,7 +15,6 @@ from nlgraft.analysis.data.ledger import (
     SCORED_ELSEWHERE,
     VERSION,
     Entry,
-    History,
     LedgerQuestion,
     Plan,
     Segments,
@@ -28,7 +26,7 @@ from nlgraft.analysis.data.ledger import (
 from nlgraft.analysis.data.score_tables import Runs, ScoreTable, endings
 from nlgraft.analysis.data.trials import Measured
 from nlgraft.analysis.estimates.comparer import Comparer
-from nlgraft.analysis.estimates.comparison import Comparison, rounded_all
+from nlgraft.analysis.estimates.comparison import Comparison
 from nlgraft.analysis.policy.rules import ALPHA, Rules, Test, answered, by_rules, exploratory, over_looks
 from nlgraft.basics.errors import DataError, nearest
 from nlgraft.basics.wording import count, name_some, timestamp
@@ -70,10 +68,6 @@ class SystemScores:
     signature: str | None
     values: tuple[float, ...]
     comparison: Comparison | None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return JSON values."""
-        return rounded_all(vars(self))
 
 
 @dataclass(frozen=True)
@@ -135,12 +129,14 @@ def compare_systems(
         raise DataError("\n".join(wrong))
     read, is_up = [], {}
     for name, seeds in lines.items():
-        evaluations = [evaluate_text(hypotheses, references, metrics) for hypotheses in seeds]
         measured: dict[str, dict[int, Measured]] = {metric: {} for metric in metrics}
-        for (seed, evaluation), metric in product(enumerate(evaluations, 1), metrics):
-            score = evaluation.scores[metric]
-            is_up[metric] = score.direction == "maximize"
-            measured[metric][seed] = Measured(score.value, evaluation.statistics[metric], score.signature)
+        for seed, hypotheses in enumerate(seeds, 1):
+            evaluation = evaluate_text(hypotheses, references, metrics)
+            for metric in metrics:
+                score = evaluation.scores[metric]
+                is_up[metric] = score.direction == "maximize"
+                statistics = evaluation.statistics[metric]
+                measured[metric][seed] = Measured(score.value, statistics, score.signature)
         read.append(System(name, measured, [*map(output_digest, seeds)]))
     segments = Segments.of(scored_lines([], references))
     return compare_measured(read, is_up, segments, f"compare with {Path(reference).name}", store)
@@ -181,7 +177,7 @@ def compare_measured(
                 f"the first files of {alike} and {system.name} say the same, and a system is known again "
                 "by its first file; leave one of the two out"
             )
-    past = History({}) if store is None else history(store, segments)
+    past = history(store, segments)
     past_rules = Rules(past.entries.values())
     # A study's baseline was declared before anything was seen: new systems may be compared with it.
     variant_of = {
@@ -284,7 +280,12 @@ def _tested(
     return replace(compared, metric=metric)
 
 
-def _answer(case: _Case, entry: Entry, rules: Rules, name_of: Callable[[int], str]) -> Comparison:
+def _answer(
+    case: _Case,
+    entry: Entry,
+    rules: Rules,
+    name_of: Callable[[int], str],
+) -> Comparison:
     """Put in the ledger's answer, as for a cell of a study."""
     compared, question, plan, test, variant = case
     answer = rules.answer(entry, question)
@@ -358,11 +359,11 @@ def compare_scores(
                 rows = np.column_stack([values, np.ones(len(items))]) if any(items) else None
                 trials[number] = Measured(float(values.mean()), rows)
     digests: dict[str, list[str]] = {system: [] for system in systems}
-    for system, seed in product(systems, seeds):
-        if run := main.get((system, seed)):
-            lines = [repr((item, score.value)) for item, score in sorted(run.items())]
-            # One number of a run may well be that of another system.
-            digests[system].append(Segments.of(lines if any(run) else [*lines, system]).digest)
+    for system, seed in sorted(main, key=lambda labels: seeds.index(labels[1])):
+        run = main[system, seed]
+        lines = [repr((item, score.value)) for item, score in sorted(run.items())]
+        # One number of a run may well be that of another system.
+        digests[system].append(Segments.of(lines if any(run) else [*lines, system]).digest)
     all_items = sorted({item for run in main.values() for item in run if item})
     compared = compare_measured(
         [System(system, measured[system], digests[system]) for system in systems],

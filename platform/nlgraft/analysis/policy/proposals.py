@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import KW_ONLY, asdict, dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from scipy.special import stdtrit
@@ -156,7 +156,12 @@ class Judgement:
     p: float
 
 
-def judge(pairs: Pairs, entered: Step, lost_before: Collection[tuple[Arm, int]], is_last: bool) -> Judgement:
+def judge(
+    pairs: Pairs,
+    entered: Step,
+    lost_before: Collection[tuple[Arm, int]],
+    is_last: bool,
+) -> Judgement:
     """Decide on a proposal.
 
     A seed lost by what is kept is left out, which flatters what is kept. A proposal that loses a seed on
@@ -191,97 +196,6 @@ def judge(pairs: Pairs, entered: Step, lost_before: Collection[tuple[Arm, int]],
         return verdict("DISCARD", f"it changes nothing: equal values with all {len(gains)} seeds")
     limit = len(gains) if is_last else max(LOOKS[-1], len(gains) + 1)
     return verdict(decide(gains, entered.level, prior, limit))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Answer:
-    """The answer to a proposal.
-
-    Attributes:
-        decision: ``KEEP``, ``DISCARD``, or ``MORE``: not decided yet.
-        reason: Why, where the gains are not the reason.
-        study: Name of the study, with its scales.
-        number: Number of the proposal in its stream.
-        changes: What was proposed, as ``key=value``.
-        overrides: All that it changes of the study's baseline.
-        against: ``baseline``, or the number of the kept proposal that it was compared with.
-        metric: The metric that decides.
-        unit: Its unit.
-        level: The proposal's level.
-        p: The p-value of no gain, which keeps it where it is at most the level; None in old streams.
-        first: Gain on the seeds that decided; of what is kept, it flatters.
-        again: Gain on fresh seeds, of what is kept; None before they were run.
-        num_proposals: Proposals of the stream so far.
-        num_kept: Those of them that were kept.
-        alpha: Bound on the expected share of false keeps.
-        notes: What limits the answer.
-        is_repeated: True if it was decided before.
-        has_failed: True if a trial failed, or the run ended early.
-    """
-
-    decision: Decision
-    reason: str
-    study: str
-    number: int
-    changes: tuple[str, ...]
-    overrides: tuple[str, ...]
-    against: str
-    metric: str
-    unit: str
-    level: float
-    p: float | None
-    first: Gain
-    again: Gain | None
-    num_proposals: int
-    num_kept: int
-    alpha: float
-    notes: tuple[str, ...] = ()
-    is_repeated: bool = False
-    has_failed: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON of ``try --json``."""
-        return asdict(self)
-
-    def __repr__(self) -> str:
-        return "\n".join(self.lines())
-
-    def lines(self) -> list[str]:
-        """Say it in a few lines."""
-        what = "the baseline" if self.against == "baseline" else f"proposal {self.against}"
-        before = ", as decided before" if self.is_repeated else ""
-        named = f"proposal {self.number} of {self.study}, {' '.join(self.changes)}"
-        lines = [f"{self.decision}: {named}, against {what}{before}"]
-        if self.first.mean is not None:
-            seeds = count(len(self.first.seeds), "seed")
-            p = "" if self.p is None else f"; p {self.p:.2g}, kept at {self.level:.2g} or less"
-            lines.append(f"  {self.metric}: gain {self.first.mean:+.3g} {self.unit} over {seeds}{p}")
-        if self.again is not None and self.again.mean is not None:
-            interval = self.again.interval
-            ends = "" if interval is None else f" [{interval[0]:+.3g}, {interval[1]:+.3g}]"
-            lines.append(
-                f"  measured again on {len(self.again.seeds)} fresh seeds: {self.again.mean:+.3g}{ends} "
-                f"{self.unit}; this is the gain to report"
-            )
-        reason = self.reason
-        if self.decision == "DISCARD" and not reason:
-            reason = "given up: a gain of one standard deviation between seeds is unlikely; harm is not shown"
-            if len(self.first.seeds) >= LOOKS[-1]:
-                reason = f"given up: {LOOKS[-1]} seeds do not show a gain"
-        if reason:
-            lines.append(f"  {reason}")
-        lines += [f"  note: {note}" for note in self.notes]
-        lines.append(
-            f"  {count(self.num_proposals, 'proposal')} so far, {self.num_kept} kept; of all that is kept, "
-            f"{100 * self.alpha:g} % at most is expected to be no gain"
-        )
-        basis = f"of proposal {self.number}" if self.decision == "KEEP" else "of what is kept"
-        following = f"try another change {basis}"
-        if self.has_failed:
-            following = "the same again goes on, and runs once more what failed"
-        elif self.decision == "MORE":
-            following = f"the same again, with --against {self.against}, goes on, up to {LOOKS[-1]} seeds"
-        return [*lines, f"next: {following}; nlgraft ledger lists the stream"]
 
 
 def gain_of(step: Step | None, alpha: float | None = None) -> Gain | None:

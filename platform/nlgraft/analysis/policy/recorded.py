@@ -149,7 +149,13 @@ class RecordedResults(Results):
                 if self._lines_of(entry.metrics[0]).rules.declarable(entry):
                     self._enter(entry)
 
-    def enter_seen(self, study: str, variant: str, seeds: tuple[int, ...], difference: float) -> None:
+    def enter_seen(
+        self,
+        study: str,
+        variant: str,
+        seeds: tuple[int, ...],
+        difference: float,
+    ) -> None:
         """Enter that the last cell was seen beside the baseline on these seeds, which declares nothing.
 
         Args:
@@ -411,7 +417,13 @@ class RecordedResults(Results):
         labels = [self.cell(text).label for text in claim.cells]
         return self._difference(claim.metric, labels, sign * claim.margin, claim.worse_metric)
 
-    def compare(self, a: str | Cell, b: str | Cell = "baseline", *, metric: str | None = None) -> Comparison:
+    def compare(
+        self,
+        a: str | Cell,
+        b: str | Cell = "baseline",
+        *,
+        metric: str | None = None,
+    ) -> Comparison:
         """Compare two cells.
 
         Args:
@@ -746,5 +758,5 @@ class RecordedResults(Results):
     def _lines(self, place: str, split: str) -> Lines:
         finished = [cell.finished[0] for cell in self.cells if cell.finished]
         segments = scored_segments(finished, (place, split), self.study.data)
-        past = History({}) if self.store is None else history(self.store, segments)
+        past = history(self.store, segments)
         return Lines(segments, past, Rules(past.entries.values()))

@@ -18,7 +18,7 @@ from nlgraft.analysis.data.registration import (
 )
 from nlgraft.analysis.data.results import Results
 from nlgraft.basics.errors import DataError
-from nlgraft.basics.wording import count
+from nlgraft.basics.wording import count, grouped
 from nlgraft.pipeline.fingerprint import canonical_json
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import level_text
@@ -237,10 +237,9 @@ def deviations_of(registered: Content, now: Content) -> list[Deviation]:
     # Metrics that only one has are those of another objective or claim, which are listed themselves.
     metrics = [name for name in registered.metrics if name in now.metrics]
     stages = [deviation for pair in pairs for deviation in _differences(*_stages(*pair))]
-    labels_of: dict[Deviation, list[str]] = {}
-    for old, new in pairs:
-        for deviation in _differences(old.settings, new.settings):
-            labels_of.setdefault(deviation, []).append(old.label)
+    labels_of = grouped(
+        (deviation, old.label) for old, new in pairs for deviation in _differences(old.settings, new.settings)
+    )
     return [
         *_differences(document_of(registered, labels, metrics), document_of(now, labels, metrics)),
         *(
@@ -254,7 +253,11 @@ def deviations_of(registered: Content, now: Content) -> list[Deviation]:
     ]
 
 
-def document_of(content: Content, common: Collection[str], metrics: Collection[str]) -> dict[str, Any]:
+def document_of(
+    content: Content,
+    common: Collection[str],
+    metrics: Collection[str],
+) -> dict[str, Any]:
     """Write a content as a mapping whose differences are deviations.
 
     Args:

@@ -275,8 +275,8 @@ def gain_curves(result: RecordedResults, style: Style = PAGE) -> list[Drawing]:
 
 def learning_curves(result: RecordedResults, style: Style = PAGE) -> list[Drawing]:
     """Draw the learning curves of all cells, at most six, dev curves of the last stage first."""
-    records = [trial.record for cell in result.cells for trial in cell.trials if trial.record is not None]
-    names = {name for record in records for name in record.curves if not f"/{name}".endswith(_NOT_DRAWN)}
+    trials = [trial for cell in result.cells for trial in cell.trials]
+    names = {name for trial in trials for name in trial.curves if not f"/{name}".endswith(_NOT_DRAWN)}
     drawings: list[Drawing] = []
     labels = [cell.label for cell in result.cells]
     ranks = {name: (name.count("/") > 1, "dev" not in name.split("/")[-2:-1], name) for name in names}
@@ -367,7 +367,15 @@ def _draw_bands(
             if band.num_seeds > 1:
                 axes.fill_between(band.steps, band.low, band.high, color=color, alpha=0.15, linewidth=0)
             label = ", ".join(band.labels)
-            axes.plot(band.steps, band.mean, dashes, color=color, label=label, linewidth=1.6, marker=marker)
+            axes.plot(
+                band.steps,
+                band.mean,
+                dashes,
+                color=color,
+                label=label,
+                linewidth=1.6,
+                marker=marker,
+            )
         axes.set_xlabel(budget + (" (all cells share this stage)" if is_shared else ""))
         axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
         axes.margins(x=0.02)
@@ -380,7 +388,13 @@ def _draw_bands(
             if style.has_legend and not is_shared:  # nothing around it names the cells
                 handles, labels = axes.get_legend_handles_labels()
                 named = dict(zip(labels, handles, strict=True))
-                figure.legend([*named.values()], [*named], loc="outside lower center", ncols=2, frameon=False)
+                figure.legend(
+                    [*named.values()],
+                    [*named],
+                    loc="outside lower center",
+                    ncols=2,
+                    frameon=False,
+                )
         return Drawing(title, figure, style, caption)
 
 

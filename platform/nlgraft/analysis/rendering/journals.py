@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import ChainMap, Counter
+from collections import ChainMap
 from collections.abc import Mapping
 from dataclasses import asdict
 from itertools import chain
@@ -12,28 +12,24 @@ from nlgraft.analysis.data.ledger import Entry, LedgerQuestion
 from nlgraft.analysis.data.registration import Registration
 from nlgraft.analysis.data.stream import Proposal, Stream
 from nlgraft.analysis.policy.proposals import gain_of
-from nlgraft.analysis.policy.recorded import Analysis, RecordedResults
+from nlgraft.analysis.policy.recorded import RecordedResults
 from nlgraft.analysis.policy.registered import document_of
 from nlgraft.analysis.rendering.typesetting import (
     Row,
     Table,
     interval,
     make_table,
-    num_decimals,
     number,
     probability,
+    rounded,
+    sentences,
 )
-from nlgraft.basics.wording import count, name_some
+from nlgraft.basics.wording import count
 
 _DAY = 10
 _DECIMALS = 2
 _ALPHA = 0.05
 """Intervals of gains cover 1 - this; the level of a stream is that of its studies."""
-
-_BASES = {
-    "declared later": "at the level that is left (docs/validity.md)",
-    "exploratory": "without verdict: scores had been seen before it was asked",
-}
 
 
 def deviations_table(result: RecordedResults) -> Table | None:
@@ -74,28 +70,7 @@ def _value(value: Any) -> str | None:
 
 def ledger_sentences(result: RecordedResults) -> str:
     """Say how often the test segments were analysed before; empty without a store."""
-    return " ".join(_sentence(metric, analysis) for metric, analysis in result.analyses.items())
-
-
-def _sentence(metric: str, analysis: Analysis) -> str:
-    num = analysis.entry.segments.num
-    what = f"these {count(num, 'segment')}" if num > 1 else "this data"
-    earlier = analysis.earlier
-    text = f"Analysis {len(earlier) + 1} of {what} in this store ({metric})"
-    if earlier:
-        names = list(dict.fromkeys(entry.variant for entry in reversed(earlier.values())))
-        text += f"; {len(earlier)} earlier: {name_some(names, 3)}"
-    text += "."
-    answered = [question for question in analysis.entry.asked if question.difference is not None]
-    bases = Counter(question.basis for question in answered if question.family is not None)
-    for basis, meaning in _BASES.items():
-        if bases[basis]:
-            text += f" {count(bases[basis], 'question')} {basis}, {meaning}."
-    if analysis.why_not_entered:
-        text += f" The store's ledger lacks this analysis: {analysis.why_not_entered}."
-    if analysis.past.problems:
-        text += f" The ledger is damaged: {'; '.join(analysis.past.problems)}."
-    return text
+    return " ".join(sentences("ledger.txt.j2", {"analyses": result.analyses}))
 
 
 def ledger_table(entries: Mapping[int, Entry]) -> Table:
@@ -135,7 +110,7 @@ def _decided(question: LedgerQuestion) -> str:
     what = f"{' against '.join(question.labels)} on {question.metric}"
     if question.verdict == "equal":
         return f"{what}: equal within {question.equal_margin:g} (p = {probability(question.p_equal_ledger)})"
-    difference = number(question.difference, num_decimals([question.difference]), is_signed=True)
+    difference = rounded(question.difference, is_signed=True)
     return f"{what}: {difference} (p = {probability(question.p_ledger)})"
 
 

@@ -52,8 +52,7 @@ def _dev_curves(status: Mapping[str, Any], result: RecordedResults) -> Iterator[
     """Draw one line for each trial, of those that run as far as they are."""
     by_name: dict[str, list[tuple[int, list[list[float]]]]] = {}
     index_of = {cell.cell.key: index for index, cell in enumerate(result.cells)}
-    replicates = (trial for cell in result.cells for trial in cell.trials)
-    trials = [(trial.cell.key, trial.record.curves) for trial in replicates if trial.record]
+    trials = [(cell.cell.key, trial.curves) for cell in result.cells for trial in cell.trials]
     trials += [(trial["cell"], trial.get("curves", {})) for trial in status["running"]]
     for key, curves in trials:
         for name in filter(is_dev_curve, curves):

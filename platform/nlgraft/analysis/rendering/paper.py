@@ -30,14 +30,12 @@ from nlgraft.analysis.rendering.typesetting import (
     NOTHING,
     Table,
     make_table,
-    num_decimals,
     number,
     probability,
     slug,
     template,
     unique_slugs,
 )
-from nlgraft.basics.wording import count
 from nlgraft.study.data.system import System
 
 
@@ -95,15 +93,6 @@ def hours_text(seconds: float) -> str:
 
 
 _PARAMETERS = ("parameters/total", "parameters/trained")
-_MOST_CHARACTERS = 600
-"""Longer texts, as of whole documents, are cut."""
-
-
-def _cut(text: str) -> str:
-    short = text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}…"
-    return short or "(empty)"
-
-
 _PAPER = re.compile(
     r"(?P<authors>.+?) \((?P<year>\d{4})\): (?P<title>.+?)\. (?:(?P<venue>[^,]+), )?"
     r"(?P<url>https?://(?:arxiv\.org/abs/(?P<arxiv>\S+)|\S+))"
@@ -137,8 +126,8 @@ _TEXTS = (
     *("paper.tex", "numbers.tex", "methods.tex", "tables.tex", "figures.tex", "examples.tex"),
     *("references.bib", "checklist.md"),
 )
-Figures = Mapping[str, tuple[Drawing, str]]
-"""Figures by their names, with what their captions say."""
+Figures = Mapping[str, tuple[str, Drawing]]
+"""Figures by their names, each with its kind."""
 
 
 def paper_texts(result: RecordedResults, figures: Figures) -> dict[str, str]:
@@ -175,9 +164,10 @@ def paper_texts(result: RecordedResults, figures: Figures) -> dict[str, str]:
         "figures": figures,
         "examples": examples_of(result),
         "most_examples": NUM_EXAMPLES,
-        **{part.__name__: part for part in (caption, count, num_decimals, number)},
+        "caption": caption,
         "hours": hours_text,
-        "cut": _cut,
+        "n": seeds(result),
+        "intervals": covered(result),
     }
     texts = {"tables.tex": latex_tables(result, parts), "references.bib": bibliography(result.system)}
     return {name: texts.get(name) or template(f"{name}.j2").render(facts) for name in _TEXTS}
@@ -197,7 +187,7 @@ def write_paper(result: RecordedResults, out: Path) -> list[Path]:
     for name, text in texts.items():
         (out / name).write_text(text, encoding="utf-8")
     paths = [out / name for name in texts]
-    for name, (drawing, _) in drawn.items():
+    for name, (_, drawing) in drawn.items():
         for suffix in (".pdf", ".svg"):
             paths.append(out / "figures" / (name + suffix))
             drawing.save(paths[-1])
@@ -205,20 +195,13 @@ def write_paper(result: RecordedResults, out: Path) -> list[Path]:
 
 
 def _figures(result: RecordedResults) -> Figures:
-    """Draw the figures, by name and with what their captions say."""
-    n, intervals = seeds(result), covered(result)
-    captions = {
-        "forest": f"Difference from the baseline on {result.main_metric}, mean of {n}. {intervals}",
-        "gains": f"{{title}}, mean of {n}; bands are intervals. {intervals}",
-        "curves": "{title} by step: mean of the seeds; bands span their minimum and maximum.",
-        "budget": "Expected best {title}. Bands describe the trials that ran; they test nothing.",
-    }
+    """Draw the figures, by name and with their kinds."""
     named = {"curves": "curve", "budget": "best"}
     figures = {}
     for kind, draw in KINDS.items():
         drawn = draw(result, PAPER)
-        shown = [figure.caption or figure.title for figure in drawn]
-        for figure, text, name in zip(drawn, shown, unique_slugs(shown).values(), strict=True):
+        names = unique_slugs(figure.caption or figure.title for figure in drawn)
+        for figure, name in zip(drawn, names.values(), strict=True):
             file = kind if kind in WIDE else f"{named[kind]}-{name}"
-            figures[file] = (figure, captions[kind].replace("{title}", text))
+            figures[file] = (kind, figure)
     return figures

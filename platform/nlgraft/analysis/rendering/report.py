@@ -211,7 +211,11 @@ def _study_html(result: RecordedResults, owner: str) -> str:
     )
 
 
-def render_systems(systems: Sequence[SystemScores], notes: Sequence[str], kind: Literal["md", "html"]) -> str:
+def render_systems(
+    systems: Sequence[SystemScores],
+    notes: Sequence[str],
+    kind: Literal["md", "html"],
+) -> str:
     """Render the comparison of systems that were not trained here, see `tables.systems_table`."""
     table, title = tables.systems_table(systems, notes), f"{systems[0].system} and others"
     if kind == "md":
@@ -248,8 +252,7 @@ def _facts(result: RecordedResults) -> dict[str, Any]:
 def _environment(result: RecordedResults) -> dict[str, str]:
     facts = result.provenance
     ended = "" if facts.ended_at is None else time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(facts.ended_at))
-    records = [trial.record for trial in result.trials if trial.record is not None]
-    hours = result.study.budget_hours(sum(record.ended_at - record.started_at for record in records))
+    hours = result.study.budget_hours(sum(trial.duration_s for trial in result.trials))
     rows = {
         "study fingerprint": result.study.fingerprint,
         "last trial ended": ended,
@@ -268,7 +271,7 @@ def latex_tables(result: RecordedResults, parts: Sequence[Section]) -> str:
         "study": result.study,
         "sections": parts,
         "line": typesetting.LINE,
-        **{part.__name__: part for part in (tables.caption, typesetting.slug, typesetting.to_latex)},
+        "caption": tables.caption,
     }
     return template("report.tex.j2").render(facts).rstrip() + "\n"
 
@@ -325,10 +328,7 @@ def result_document(result: RecordedResults) -> dict[str, Any]:
         "main_metric": result.main_metric,
         "baseline": dict(result.baseline.cell.levels),
         "seeds": list(study.seeds),
-        "looks": {
-            label: {"num_seeds": stop.num_seeds, "stopped_because": stop.reason}
-            for label, stop in result.stops.items()
-        },
+        "looks": result.stops,
         "ledger": [
             {
                 "metric": metric,

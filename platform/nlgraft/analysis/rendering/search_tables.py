@@ -13,14 +13,14 @@ from nlgraft.analysis.rendering.typesetting import (
     NO_BREAK,
     Row,
     Table,
-    grouped,
     interval,
     make_table,
     num_decimals,
     number,
     probability,
+    rounded,
 )
-from nlgraft.basics.wording import count
+from nlgraft.basics.wording import count, grouped
 from nlgraft.study.data.space import Domain
 
 
@@ -58,7 +58,7 @@ def search_table(result: RecordedResults) -> Table | None:
                 str(states.count(state)) for state in ("finished", "stopped", "failed")
             ),
             "distinct": cell.num_distinct,
-            f"best {objective}": number(value, num_decimals([value])),
+            f"best {objective}": rounded(value),
         }
         config = next((trial.config for trial in cell.trials if trial.record is not None), None)
         params = cell.params if config is None else result.system.read_params(cell.params, config)

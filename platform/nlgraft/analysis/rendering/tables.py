@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from itertools import groupby
 from statistics import fmean, stdev
 
@@ -18,14 +18,15 @@ from nlgraft.analysis.rendering.typesetting import (
     Entry,
     Row,
     Table,
-    grouped,
     interval,
     make_table,
     num_decimals,
     number,
     probability,
+    rounded,
+    sentences,
 )
-from nlgraft.basics.wording import count, duration
+from nlgraft.basics.wording import duration, grouped
 from nlgraft.study.data.claim import gain
 from nlgraft.study.data.design import level_text
 
@@ -36,75 +37,33 @@ Compared = Sequence[tuple[str, Comparison]]
 """Comparisons of one table, on one metric, with the names of their rows."""
 
 
-def comparison_notes(compared: Compared, alpha: float, *, is_of_study: bool = True) -> Iterator[str]:
+def comparison_notes(compared: Compared, alpha: float, *, is_of_study: bool = True) -> list[str]:
     """Explain the marks in a table of comparisons, then list the comparisons' own notes."""
-    if any(comparison.standing not in (None, "open") for _, comparison in compared):
-        # Also to readers who do not know the word.
-        most = f"at most one in {1 / alpha:.3g} such tables has any star."
-        yield f"* significant at {alpha:g}: if nothing differed, {most}"
-    for margin, unit in {(comparison.margin, comparison.unit) for _, comparison in compared}:
-        if margin is not None:
-            yield (
-                f"Equal: the true difference is smaller than {margin:g} {unit}, which the study declares too "
-                "small to matter; p (equal) is the probability to see so small a difference if the true one "
-                "were as large as that. Not known yet: neither a difference nor equality is shown. Seeds "
-                "more, where given, would decide in four of five studies if the observed difference were "
-                "true."
-            )
-    if any(comparison.scope == "segments" for _, comparison in compared):
-        yield f"† {ONE_SEED}; nothing is decided."
-    if any(comparison.smallest_detectable is not None for _, comparison in compared):
-        has_needed = any(comparison.seeds_needed is not None for _, comparison in compared)
-        needed = " Seeds needed: the first look that probably decides." * has_needed
-        why = " Where an undecided row names no look, nlgraft why says how probable each is." * is_of_study
-        yield (
-            "Detectable: the true difference that so many seeds find in four of five such studies; below "
-            f"{FEW_SEEDS} seeds only a range is known.{needed}{why}"
-        )
-    undecided = [
-        (label, comparison)
-        for label, comparison in compared
-        if comparison.standing == "open" and comparison.basis != "exploratory"
-    ]
-    # Intervals are not corrected, so that one without zero may be undecided.
-    bare = [
-        label
-        for label, comparison in undecided
-        if comparison.ci is not None and comparison.ci[0] * comparison.ci[1] > 0 and comparison.num_seeds > 1
-        if comparison.p is not None and not comparison.open_because
-    ]
-    if bare:
-        yield (
-            f"{', '.join(bare)}: undecided although the interval excludes zero. An interval is that of one "
-            "comparison; p (Holm) allows for all questions, of which some look different by chance."
-        )
-    # Good news where the margin is small.
-    margins = [
-        f"{label} {comparison.equal_within:g}"
-        for label, comparison in undecided
-        if comparison.margin is None and comparison.equal_within is not None
-    ]
-    if margins:
-        unit = compared[0][1].unit or compared[0][1].metric
-        yield (
-            f"Undecided, but equal within ({unit}): {'; '.join(margins)}. A larger difference is unlikely: "
-            "these are the farther ends of the intervals, not corrected for their number."
-        )
-    for size, tested in {comparison.family for _, comparison in compared}:
-        if tested < size:
-            yield (
-                f"p (Holm) is corrected over the declared family of {count(size, 'question')}, {tested} "
-                "tested; the others count as p = 1."
-            )
-    yield from scopes(compared)
+    comparisons = [comparison for _, comparison in compared]
     notes = grouped(
         (note, label)
         for label, comparison in compared
         for note in (*comparison.notes, comparison.noise)
         if note not in ("", ONE_SEED)
     )
-    for note, labels in notes.items():
-        yield f"{', '.join(labels)}: {note}{'' if note[-1] in '.?' else '.'}"
+    facts = {
+        "compared": compared,
+        "comparisons": comparisons,
+        "undecided": [
+            (label, comparison)
+            for label, comparison in compared
+            if comparison.standing == "open" and comparison.basis != "exploratory"
+        ],
+        "margins": {(each.margin, each.unit) for each in comparisons if each.margin is not None},
+        "families": {comparison.family for comparison in comparisons},
+        "scopes": scopes(compared),
+        "notes": notes,
+        "alpha": alpha,
+        "is_of_study": is_of_study,
+        "few_seeds": FEW_SEEDS,
+        "one_seed": ONE_SEED,
+    }
+    return sentences("notes.txt.j2", facts)
 
 
 def scopes(compared: Compared) -> list[str]:
@@ -226,9 +185,8 @@ def systems_table(systems: Sequence[SystemScores], notes: Sequence[str]) -> Tabl
                 row["verdict"] = Entry(comparison.verdict, comparison.standing or "")
                 row |= _comparison_row(comparison, decimals, ALPHA)
             rows.append(row)
-    outputs = [sentence for _, comparison in compared if (sentence := _these_outputs(comparison))]
     marks = comparison_notes(compared, ALPHA, is_of_study=False)
-    return make_table(rows, num_text=3, notes=[*notes, *outputs, *marks])
+    return make_table(rows, num_text=3, notes=[*notes, *marks])
 
 
 def agreement_table(agreement: Agreement) -> Table:
@@ -247,34 +205,8 @@ def agreement_table(agreement: Agreement) -> Table:
         }
         for row in agreement.rows
     ]
-    notes = [
-        f"Agrees: share of the pairs of arms that are ordered as by {agreement.target} of {largest}; chance "
-        "is 0.5. Over seeds: what other seeds would have shown of these arms; too narrow with two or three."
-    ]
-    cheapest = agreement.cheapest
-    if cheapest is None:
-        notes.append(f"No scale agrees in {agreement.threshold:g} of the pairs.")
-    else:
-        is_certain = cheapest.ci is not None and cheapest.ci[0] >= agreement.threshold
-        notes.append(
-            f"Cheapest that agrees in {agreement.threshold:g} of the pairs: {cheapest.scale} by "
-            f"{cheapest.metric}{'' if is_certain else '; other seeds could show less'}."
-        )
+    notes = sentences("agreement.txt.j2", {"agreement": agreement, "largest": largest})
     return make_table(rows, num_text=2, notes=notes)
-
-
-def _these_outputs(comparison: Comparison) -> str:
-    """Say of one run each what it shows, and what it does not."""
-    p, both = comparison.p_segments, f"{comparison.a} and {comparison.b} on {comparison.metric}"
-    if comparison.scope != "segments" or p is None:
-        return ""
-    if comparison.open_because:
-        return f"{both}: {comparison.open_because}, which say too little of these outputs."
-    differ = "differ" if p <= ALPHA else "are not shown to differ"
-    return (
-        f"{both}: these outputs {differ} on such items (p {probability(p)} over {comparison.num_segments:,} "
-        "items); of the methods one run each says nothing."
-    )
 
 
 def effects_table(result: RecordedResults, metric: str) -> Table | None:
@@ -433,7 +365,7 @@ def _share(seeds: Sequence[int], among: int) -> str:
 def looks_table(result: RecordedResults) -> Table | None:
     """Tabulate how many seeds each cell got by the planned looks, and why no more; None without looks."""
     rows = [
-        {"cell": label, "seeds": stop.num_seeds, "no more because": stop.reason or None}
+        {"cell": label, "seeds": stop.num_seeds, "no more because": stop.stopped_because or None}
         for label, stop in result.stops.items()
     ]
     return make_table(rows, num_text=3) if rows else None
@@ -445,7 +377,6 @@ def trials_table(result: RecordedResults) -> Table:
     shown = dict.fromkeys([result.main_metric, result.study.objective.metric])
     rows = []
     for trial in result.trials:
-        record = trial.record
         decisions = ", ".join(f"{stage['name']}: {stage['decision']}" for stage in trial.stages)
         reasons = "\n".join(f"{stage['name']}: {stage.get('reason', '')}" for stage in trial.stages)
         row: Row = {
@@ -456,9 +387,8 @@ def trials_table(result: RecordedResults) -> Table:
             "stages": Entry(decisions or NOTHING, "", reasons),
         }
         for name in shown:
-            value = trial.metrics.get(name)
-            row[name] = number(value, num_decimals([value]))
-        row["seconds"] = number(None if record is None else record.ended_at - record.started_at, 1)
+            row[name] = rounded(trial.metrics.get(name))
+        row["seconds"] = number(trial.record and trial.duration_s, 1)
         row["trial"] = Entry(trial.fingerprint[:12] or NOTHING, "", trial.fingerprint)
         rows.append(row)
     return make_table(rows, num_text=5)

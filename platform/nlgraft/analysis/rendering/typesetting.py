@@ -13,7 +13,7 @@ from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from nlgraft.basics.wording import inert_markdown
+from nlgraft.basics.wording import count, duration, inert_markdown, name_some
 
 if TYPE_CHECKING:
     import jinja2
@@ -142,14 +142,6 @@ def _entry(value: Entry | str | int | None) -> Entry:
     return value if isinstance(value, Entry) else Entry(NOTHING if value is None else str(value))
 
 
-def grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """Collect the labels of each text from pairs of text and label, in the order of the texts."""
-    labels_of: dict[str, list[str]] = {}
-    for text, label in pairs:
-        labels_of.setdefault(text, []).append(label)
-    return labels_of
-
-
 def num_decimals(values: Iterable[float | None]) -> int:
     """Choose the decimals of a column, 0 to 4: about four significant digits of its largest value."""
     largest = max((abs(value) for value in values if value is not None), default=0.0)
@@ -168,6 +160,11 @@ def number(value: float | None, decimals: int, *, is_signed: bool = False) -> st
     if not any(digit in text for digit in "123456789"):
         return f"{0:.{decimals}f}"
     return text.replace("-", _MINUS)
+
+
+def rounded(value: float | None, *, is_signed: bool = False) -> str:
+    """Format a number that stands alone, see `num_decimals`."""
+    return number(value, num_decimals([value]), is_signed=is_signed)
 
 
 def interval(ends: tuple[float, float] | None, decimals: int, *, is_signed: bool = True) -> str:
@@ -275,4 +272,11 @@ def template(name: str) -> jinja2.Template:
         **(_SIGNS_IN_LATEX if escape is escape_latex else {}),
     )
     environment.filters["markdown"] = to_markdown
+    helpers = (count, duration, name_some, number, num_decimals, probability, rounded, slug, to_latex)
+    environment.globals.update({helper.__name__: helper for helper in helpers})
     return environment.get_template(name)
+
+
+def sentences(name: str, facts: Mapping[str, Any]) -> list[str]:
+    """Render a template that has a sentence or more in each line; empty lines are left out."""
+    return [line for line in template(name).render(facts).split("\n") if line]
