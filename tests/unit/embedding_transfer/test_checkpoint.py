@@ -94,7 +94,6 @@ def test_another_tokenizer_is_refused():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"objective": "masked_tokens"}, "belongs to an mBART"),
         ({"objective": "translation"}, "of an OPUS-MT with start_id 122, which belongs to an mBART"),
         ({"checkpoint": None}, "without a checkpoint"),
     ],

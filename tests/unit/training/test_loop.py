@@ -137,14 +137,20 @@ def test_one_step_by_hand(tmp_path):
         assert torch.allclose(after, expected, atol=1e-7), name
 
 
-def test_a_group_that_is_frozen_at_first_moves_only_afterwards(tmp_path):
-    """Frozen for five of twelve steps: as drawn at the evaluation of step 5, moved at that of 10."""
+def noted_weights():
+    """Weights at each evaluation, of which each is worse than the last, and the evaluation."""
     at = []
 
     def evaluate(model):
         at.append(weights_of(model))
         return {"dev/loss": float(len(at))}
 
+    return at, evaluate
+
+
+def test_a_group_that_is_frozen_at_first_moves_only_afterwards(tmp_path):
+    """Frozen for five of twelve steps: as drawn at the evaluation of step 5, moved at that of 10."""
+    at, evaluate = noted_weights()
     groups = (ParameterGroup(pattern="mix", lr_multiplier=1, num_frozen_steps=5),)
     drawn = ToyModel(1).state_dict()
     run(tmp_path, ToyModel(1), learned=LearnedParameters(groups=groups), evaluate=evaluate)
@@ -155,13 +161,8 @@ def test_a_group_that_is_frozen_at_first_moves_only_afterwards(tmp_path):
 
 
 def test_without_selection_the_last_weights_are_the_result_and_no_others_are_kept(tmp_path, monkeypatch):
-    at, kept = [], []
+    (at, evaluate), kept = noted_weights(), []
     monkeypatch.setattr(Checkpoints, "save", lambda self, step, write: kept.append((step, write)))
-
-    def evaluate(model):
-        at.append(weights_of(model))
-        return {"dev/loss": float(len(at))}
-
     model, _, _ = run(tmp_path, evaluate=evaluate)
     assert not differing(model, at[-1])
     assert [step for step, _ in kept] == [5, 10]
