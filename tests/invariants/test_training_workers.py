@@ -28,7 +28,7 @@ from nlgraft.training.masked_text import MaskingIds
 from nlgraft.training.step import RowsFirst, Training
 from nlgraft.training.train_config import TrainConfig
 from nlgraft.training.weights import load_weights
-from tests.unit.training.toy import VOCABULARY, Recorder, ToyData, ToyModel, dev_loss_of, make_context
+from tests.unit.training.toy import VOCABULARY, Recorder, ToyData, ToyModel, dev_loss, make_context
 from tests.worker_groups import run_group, run_groups_apart
 
 SETTINGS = {
@@ -39,10 +39,6 @@ SETTINGS = {
     "eval_every_steps": 5,
 }
 LAST = TrainConfig(**SETTINGS, average_last=1)
-
-
-def dev_loss(model):
-    return dev_loss_of(model, ToyData(num=12, seed=9), 12)
 
 
 def train_worker(root, rank, world_size, stop_at=None):

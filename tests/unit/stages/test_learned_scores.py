@@ -324,11 +324,6 @@ TEXTS = {
 WORDS = {"korean": "unicode", "chinese": "characters", "russian": "unicode", "english": "a-z0-9"}
 
 
-@pytest.fixture
-def fresh_store(tmp_path):
-    return ArtifactStore.open(tmp_path / "store")
-
-
 def corpus(directory, script, test_script=None):
     splits = {}
     for split in ("train", "dev", "test"):
@@ -346,7 +341,7 @@ def reproduce(context):
     write_lines(context.directory / HYPOTHESES_FILE, references)
 
 
-def perfect_scores(fresh_store, text, splits=("dev",), **score):
+def perfect_scores(store, text, splits=("dev",), **score):
     perfect = {
         split: Stage(
             name=f"perfect_{split}",
@@ -358,41 +353,41 @@ def perfect_scores(fresh_store, text, splits=("dev",), **score):
     }
     settings = seq2seq_graph.score_settings(ScoreConfig.model_validate(score))
     stage = SCORE.stage("scores", settings, ScoreInputs(corpus=text, translations=perfect))
-    run(fresh_store, StageGraph(stage))
-    return read_metrics(fresh_store.fetch(stage))
+    run(store, StageGraph(stage))
+    return read_metrics(store.fetch(stage))
 
 
 @pytest.mark.parametrize("script", TEXTS)
-def test_the_references_themselves_have_a_perfect_rouge_in_any_script(fresh_store, tmp_path, script):
-    scores = perfect_scores(fresh_store, corpus(tmp_path, script), metrics=("rouge1", "rouge2", "rouge_lsum"))
+def test_the_references_themselves_have_a_perfect_rouge_in_any_script(store, tmp_path, script):
+    scores = perfect_scores(store, corpus(tmp_path, script), metrics=("rouge1", "rouge2", "rouge_lsum"))
     for metric in scores.values():
         assert metric["value"] == 100
         assert f"|tok:{WORDS[script]}|" in metric["signature"]
 
 
 @pytest.mark.parametrize("script", TEXTS)
-def test_the_oracle_finds_the_sentence_of_the_reference(fresh_store, tmp_path, script):
+def test_the_oracle_finds_the_sentence_of_the_reference(store, tmp_path, script):
     text = corpus(tmp_path, script)
     stages = extract_scores(text, ("dev",), num_sentences=1, rouge_tokenizer=None)
-    chosen = made(fresh_store, stages["oracle"].inputs["translations/dev"])
+    chosen = made(store, stages["oracle"].inputs["translations/dev"])
     kept = read_lines(chosen / HYPOTHESES_FILE)
     assert all(TEXTS[script][1] in line for line in kept), kept
-    run(fresh_store, StageGraph(stages["oracle"]))
-    assert read_metrics(fresh_store.fetch(stages["oracle"]))["oracle/dev_rouge2"]["value"] == 100
-    lead = made(fresh_store, stages["lead"].inputs["translations/dev"])
+    run(store, StageGraph(stages["oracle"]))
+    assert read_metrics(store.fetch(stages["oracle"]))["oracle/dev_rouge2"]["value"] == 100
+    lead = made(store, stages["lead"].inputs["translations/dev"])
     assert not any(TEXTS[script][1] in line for line in read_lines(lead / HYPOTHESES_FILE))
 
 
 @pytest.mark.parametrize(("script", "tokenizer"), [("chinese", "zh"), ("russian", "13a"), ("english", "13a")])
-def test_bleu_splits_words_by_the_script(fresh_store, tmp_path, script, tokenizer):
-    scores = perfect_scores(fresh_store, corpus(tmp_path, script), metrics=("bleu",))
+def test_bleu_splits_words_by_the_script(store, tmp_path, script, tokenizer):
+    scores = perfect_scores(store, corpus(tmp_path, script), metrics=("bleu",))
     assert f"|tok:{tokenizer}|" in scores["dev/bleu"]["signature"]
     assert scores["dev/bleu"]["value"] == pytest.approx(100)
 
 
-def test_all_splits_are_scored_alike_and_a_choice_counts(fresh_store, tmp_path):
+def test_all_splits_are_scored_alike_and_a_choice_counts(store, tmp_path):
     text = corpus(tmp_path, "chinese", test_script="english")
-    scores = perfect_scores(fresh_store, text, splits=("dev", "test"), metrics=("bleu",))
+    scores = perfect_scores(store, text, splits=("dev", "test"), metrics=("bleu",))
     assert {metric["signature"].split("tok:")[1].split("|")[0] for metric in scores.values()} == {"zh"}
-    chosen = perfect_scores(fresh_store, text, metrics=("bleu",), bleu_tokenizer="char")
+    chosen = perfect_scores(store, text, metrics=("bleu",), bleu_tokenizer="char")
     assert "|tok:char|" in chosen["dev/bleu"]["signature"]

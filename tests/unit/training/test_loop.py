@@ -17,7 +17,7 @@ from nlgraft.training.step import Training, TrainingDiverged
 from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, ParameterGroup, TrainConfig
 from nlgraft.training.weights import load_weights
 from tests.tensors import differing
-from tests.unit.training.toy import Recorder, ToyData, ToyModel, dev_loss_of, make_context
+from tests.unit.training.toy import Recorder, ToyData, ToyModel, dev_loss, make_context
 
 CONFIG = {
     "max_steps": 12,
@@ -37,10 +37,6 @@ def cadence(monkeypatch):
 
 def weights_of(model):
     return deepcopy(model.state_dict())
-
-
-def dev_loss(model):
-    return dev_loss_of(model, ToyData(num=12, seed=9), 12)
 
 
 def run(
