@@ -24,7 +24,7 @@ _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.=+-]*(/[A-Za-z0-9][A-Za-z0-9_.=+-]*)*
 _Form = TypeVar("_Form")
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Records:
     """JSON documents by kind and key.
 
