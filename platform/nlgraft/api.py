@@ -431,7 +431,7 @@ def write_live_page(study: Study, out: Path, document: Mapping[str, Any] | None 
     result = places.read_result(study, open_store(study))
     refresh_s = 2 + 5 * (time.monotonic() - began_s) if document["is_running"] else None
     written = out.with_name(f".{out.name}.{os.getpid()}")
-    written.write_text(live_page(document, result, refresh_s), encoding="utf-8")
+    written.write_text(live_page(document, result, refresh_s), "utf-8")
     written.replace(out)  # a browser may be reading the page
 
 

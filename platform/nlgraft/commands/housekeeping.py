@@ -124,12 +124,7 @@ def ls(storage: str | None, is_json: bool) -> None:
 @study_arguments("STUDY")
 @_if_sure
 @has_storage
-def rm(
-    study_file: str,
-    overrides: tuple[str, ...],
-    is_sure: bool,
-    storage: str | None,
-) -> None:
+def rm(study_file: str, overrides: tuple[str, ...], is_sure: bool, storage: str | None) -> None:
     """Remove a study from its store: trials and artifacts that no other study needs. Shown first.
 
     Its entries in the ledger and its registrations stay, since verdicts rest on them; so do reports and
@@ -290,8 +285,7 @@ def compare(
         unread = {"--baseline": baseline, "--lower-is-better": is_lower_better}
     if uri is None:
         unread |= {"--experiment": experiment, "--arm": arm}
-    ignored = [option for option, value in unread.items() if value]
-    if ignored:
+    if ignored := [option for option, value in unread.items() if value]:
         raise DataError(f"{', '.join(ignored)}: has no effect here; `nlgraft compare --help` says where")
     # Without a store nothing remembers the comparison, so that it gets no verdict.
     has_ledger = ledger is not None or Path(Storage().path).is_dir()

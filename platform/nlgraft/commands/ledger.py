@@ -137,11 +137,7 @@ def try_proposal(
 @click.option("--discard", is_flag=True, help="Remove artifacts that cannot be used; `run` makes them again.")
 @has_tracking
 def verify(
-    study: Study,
-    is_json: bool,
-    only: tuple[str, ...],
-    discard: bool,
-    tracking_uri: str | None,
+    study: Study, is_json: bool, only: tuple[str, ...], discard: bool, tracking_uri: str | None
 ) -> None:
     """Check that store, Optuna and MLflow hold every trial once and whole.
 
@@ -229,13 +225,7 @@ def agreement(
 @has_json
 @has_address("A running Ray cluster, e.g. auto. Default: start a local one.")
 @has_tracking
-def ablation_path(
-    study: Study,
-    out: Path | None,
-    is_running: bool,
-    is_json: bool,
-    **options: Any,
-) -> None:
+def ablation_path(study: Study, out: Path | None, is_running: bool, is_json: bool, **options: Any) -> None:
     """Tell which changes of a search's winner made its gain: a path from default to winner.
 
     At each step the change that gains most on dev is taken, paired over the study's seeds. Without --run it

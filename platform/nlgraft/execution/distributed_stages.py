@@ -44,7 +44,7 @@ _NODE_LABEL = "ray.io/node-id"
 _PREEMPTED = "a node of the group is about to be taken away"
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class _MailReporter:
     """Reporter of one worker: only rank 0 posts reports; every rank may read stop requests."""
 

@@ -168,7 +168,7 @@ class _TuneSweep:
                 loss = self._watch.loss or memory_shortage(error)
                 ended = loss or error
                 # Otherwise status and MLflow would show them as running for ever.
-                has_own_words = isinstance(ended, (Interrupted, ClusterError))
+                has_own_words = isinstance(ended, Interrupted | ClusterError)
                 reason = str(ended) if has_own_words else one_line(ended)
                 self._queue.stop(reason)
                 for trial in self._queue.running:

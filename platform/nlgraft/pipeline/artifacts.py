@@ -32,7 +32,7 @@ def manifest_key(name: str, fingerprint: str) -> str:
     return f"{artifact_key(name, fingerprint)}/{MANIFEST}"
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Artifacts:
     """The artifacts of one place.
 

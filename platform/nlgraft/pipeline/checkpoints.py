@@ -41,7 +41,7 @@ class _CheckpointManifest:
 _MANIFEST = TypeAdapter(_CheckpointManifest)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Checkpoints:
     """Checkpoints of one stage, one folder per step.
 

@@ -206,7 +206,7 @@ class Lease:
             self.holder, self._renewed_s = renewed, now_s
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Leases:
     """The leases of one store.
 

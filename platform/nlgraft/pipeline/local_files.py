@@ -252,7 +252,7 @@ def _enter(draft: Path, claim: Path, patience_s: float) -> None:
 
 def _raise_unless_gone(error: OSError) -> None:
     """Leave a folder out of a listing that is missing, or that another process has just removed."""
-    if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
         raise error
 
 

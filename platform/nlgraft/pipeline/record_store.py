@@ -24,6 +24,7 @@ _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.=+-]*(/[A-Za-z0-9][A-Za-z0-9_.=+-]*)*
 _Form = TypeVar("_Form")
 
 
+@dataclass(eq=False)
 class Records:
     """JSON documents by kind and key.
 
@@ -32,8 +33,7 @@ class Records:
     set aside under another name, named in a warning, and counts as missing.
     """
 
-    def __init__(self, files: Files) -> None:
-        self._files = files
+    _files: Files
 
     def read(self, kind: Kind, key: str, form: TypeAdapter[_Form]) -> _Form | None:
         """Read a document; None if it is missing or does not have the form."""

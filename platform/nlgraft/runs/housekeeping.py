@@ -97,15 +97,11 @@ class Removal:
             store.remove(key)
 
 
+@dataclass
 class StoreContents:
-    """The holdings of a store, read once.
+    """The holdings of a store, read once."""
 
-    Args:
-        store: The store.
-    """
-
-    def __init__(self, store: ArtifactStore) -> None:
-        self._store = store
+    _store: ArtifactStore
 
     @cached_property
     def holdings(self) -> list[Holding]:
@@ -165,10 +161,10 @@ class StoreContents:
         # Under its lock, so that no driver starts the study meanwhile.
         with StudyLock(holding.study, self._store):
             _check_idle(self._store, study_key(holding.study))
-            by_name = {other.name: other for other in self._readable() if other is not holding}
-            used_trials = {trial for other in by_name.values() for trial in other.records}
-            used_folders = {folder for other in by_name.values() for folder in other.folders}
-            used_stages = {stage for other in by_name.values() for stage in other.stages}
+            others = [other for other in self._readable() if other is not holding]
+            used_trials = {trial for other in others for trial in other.records}
+            used_folders = {folder for other in others for folder in other.folders}
+            used_stages = {stage for other in others for stage in other.stages}
             stages = holding.stages.keys() - used_stages
             trials = holding.records.keys() - used_trials
             documents = [f"records/trials/{trial}.json" for trial in sorted(trials)]
@@ -196,11 +192,11 @@ class StoreContents:
         if not has_loose_trials:
             needed |= {stage["fingerprint"] for trial in loose for stage in records[trial].stages}
             loose = []
-        stages = {
-            key.split("/")[-1]: key.split("/")[1] for key in self._sizes if key.startswith("artifacts/")
-        }
-        # A stage that has not ended has only checkpoints, whose keys lack its name.
-        stages |= {key.split("/")[1]: "" for key in self._sizes if key.startswith("checkpoints/")} | stages
+        stages: dict[str, str] = {}
+        for key in self._sizes:  # artifacts first
+            area, *parts = key.split("/")
+            # A stage that has not ended has only checkpoints, whose keys lack its name.
+            stages.setdefault(parts[-1], parts[0] if area == "artifacts" else "")
         documents = [f"records/trials/{trial}.json" for trial in sorted(loose)]
         unneeded = {stage: name for stage, name in stages.items() if stage not in needed}
         removal = self._removal(documents, unneeded)

@@ -322,7 +322,7 @@ class MlflowBackend:
             staging = Path(name)
             for path, text in entry.texts.items():
                 (staging / path).parent.mkdir(parents=True, exist_ok=True)
-                (staging / path).write_text(text, encoding="utf-8")
+                (staging / path).write_text(text, "utf-8")
             if entry.files is not None:
                 entry.files(staging)
             self.client.log_artifacts(run.run_id, name)

@@ -15,6 +15,7 @@ import shutil
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -217,10 +218,8 @@ class StudyLayout:
             for step, value, unix_ms in points
         ]
         last_step = max((point.step for point in curve), default=0)
-        return RunEntry(
-            key=started.key,
-            parent=started.parent,
-            started_ms=started.started_ms,
+        return replace(
+            started,
             tags=started.tags
             | {
                 STATE: record.state,
@@ -230,13 +229,11 @@ class StudyLayout:
                 "nlgraft.host": record.host,
                 "nlgraft.attempt": str(record.attempt),
             },
-            params=started.params,
             curve=curve,
             results=[
                 Point(metric_name(name), float(value), ended_ms, last_step)
                 for name, value in record.metrics.items()
             ],
-            datasets=started.datasets,
             texts=started.texts
             | {
                 "config.json": pretty(record.config),

@@ -49,7 +49,7 @@ def parse_duration(value: Any) -> float:
     """
     allowed = "allowed: seconds above 0, '2h30m', '90s' or '1d12h'"
     # A bool is an int to Python.
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(f"{value!r} is not a duration; {allowed}")
     if isinstance(value, str):
         match = _SPOKEN.fullmatch(value.strip())

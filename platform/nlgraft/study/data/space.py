@@ -95,7 +95,7 @@ class FloatDomain(_Range[float]):
     step: float | None = Field(default=None, gt=0)
 
     def __contains__(self, value: object) -> bool:
-        if not isinstance(value, (int, float)) or isinstance(value, bool):
+        if not isinstance(value, int | float) or isinstance(value, bool):
             return False
         count = 0.0 if self.step is None else (value - self.low) / self.step
         is_reached = abs(count - round(count)) <= _STEP_TOLERANCE * max(1.0, count)

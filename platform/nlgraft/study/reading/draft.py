@@ -150,7 +150,7 @@ def _message(details: ErrorDetails, place: Place) -> str:
         return f"{describe(value)} is not allowed. {nearest(str(value), list(map(str, place.choices)))}"
     if not place.variants:
         return f"{details['msg'][:1].lower()}{details['msg'][1:]}, got {describe(value)}"
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
     hint = "; quote it" if is_number and place.type == "text" else ""
     return f"expected {place.text}, got {describe(value)}{hint}"
 

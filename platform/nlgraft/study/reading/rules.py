@@ -328,7 +328,7 @@ def _look_problems(planned: Sequential) -> Iterator[Problem]:
 
 def value_problems(values: Any, path: str = "") -> Iterator[Problem]:
     """Find integers too large for 64 bits, and text with characters that control a terminal."""
-    if isinstance(values, (dict, list)):
+    if isinstance(values, dict | list):
         entries = values.items() if isinstance(values, dict) else enumerate(values)
         for key, value in entries:
             for text in (key, value if key in _PROSE else ""):

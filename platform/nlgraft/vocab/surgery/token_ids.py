@@ -31,7 +31,7 @@ def id_settings(config: Any) -> dict[str, Any]:
 
 def flat_ids(ids: Any) -> list[int]:
     """List the ids of a setting: one, a list (several ends of a sequence), or lists of lists."""
-    if isinstance(ids, (list, tuple)):
+    if isinstance(ids, list | tuple):
         return [i for each in ids for i in flat_ids(each)]
     return [ids]
 
@@ -123,7 +123,7 @@ def successors(plan: TransferPlan) -> dict[int, int]:
 
 def _translate(value: Any, successor: Mapping[int, int]) -> Any:
     """Translate ids; tokens without a successor leave lists and become None."""
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, list | tuple):
         translated = [_translate(item, successor) for item in value]
         return [item for item in translated if item is not None and item != []]
     return successor.get(int(value))

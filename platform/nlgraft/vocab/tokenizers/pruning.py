@@ -135,7 +135,7 @@ def _renumbered(
 ) -> dict[str, Any]:
     """Write the kept tokens and merges with their new ids."""
     # a deep copy of the model, all tokens and merges, would take longer than everything else
-    made = {key: copy.deepcopy(part) for key, part in document.items() if key != "model"}
+    made = copy.deepcopy({**document, "model": None})
     model = made["model"] = dict(document["model"])
     if isinstance(model["vocab"], Mapping):
         model["vocab"] = {piece: new_ids[i] for piece, i in model["vocab"].items() if piece in kept}
