@@ -225,5 +225,5 @@ def test_a_cell_that_is_equal_at_a_look_gets_no_more_seeds(make_small_study, sco
         result = scored(study, {label: {METRIC: values} for label, values in scores.items()})
         return result.replay()["arm=patt_eg"]
 
-    assert (stop({METRIC: 0.5}).num_seeds, stop({METRIC: 0.5}).reason) == (3, "decided")
-    assert stop({METRIC: 0.02}).reason != "decided", "within so little it is not certain"
+    assert (stop({METRIC: 0.5}).num_seeds, stop({METRIC: 0.5}).stopped_because) == (3, "decided")
+    assert stop({METRIC: 0.02}).stopped_because != "decided", "within so little it is not certain"

@@ -50,19 +50,25 @@ def analysis(make_planned, scored):
 def test_decided_and_hopeless_cells_stop_and_the_others_go_on(make_planned, scored):
     stops = result_of(make_planned(), scored, GAPS).replay()
     assert stops["arm=avg_eg"].num_seeds == 3
-    assert stops["arm=avg_eg"].reason == "decided"
+    assert stops["arm=avg_eg"].stopped_because == "decided"
     assert stops["arm=att_eg"].num_seeds == 10
     assert stops["arm=patt_eg"].num_seeds == 3
-    assert "probability of at most 0.1" in stops["arm=patt_eg"].reason
+    assert "probability of at most 0.1" in stops["arm=patt_eg"].stopped_because
     later = result_of(make_planned(), scored, GAPS | {"patt_eg": (NOISE + 0.05) / 10}).replay()
-    assert (later["arm=patt_eg"].num_seeds, later["arm=patt_eg"].reason) == (5, "more seeds decide nothing")
+    assert (later["arm=patt_eg"].num_seeds, later["arm=patt_eg"].stopped_because) == (
+        5,
+        "more seeds decide nothing",
+    )
     assert stops["baseline"].num_seeds == 10
-    assert stops["baseline"].reason == ""
+    assert stops["baseline"].stopped_because == ""
 
 
 def test_equal_scores_stop_since_more_seeds_decide_nothing(make_planned, scored):
     stops = result_of(make_planned(), scored, {**GAPS, "patt_eg": 0.0}).replay()
-    assert (stops["arm=patt_eg"].num_seeds, stops["arm=patt_eg"].reason) == (3, "more seeds decide nothing")
+    assert (stops["arm=patt_eg"].num_seeds, stops["arm=patt_eg"].stopped_because) == (
+        3,
+        "more seeds decide nothing",
+    )
 
 
 def test_a_look_waits_for_all_of_its_replicates(analysis):
