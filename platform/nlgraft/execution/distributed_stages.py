@@ -149,8 +149,8 @@ def run_on_workers(
     while True:
         # On this node: losing another one must cost no more than its workers.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        actor: Any = ray.remote(num_cpus=0, scheduling_strategy=here)(Mailbox)
-        mailbox = actor.remote()
+        actor: Any = ray.remote(Mailbox)
+        mailbox = actor.options(num_cpus=0, scheduling_strategy=here).remote()
         # Lost workers are counted here and not by Train, which would retry an error of the stage as well.
         trainer = _new_trainer(stage, place, group, mailbox, losses.number, faulty)
         failure = _fit(trainer, reporter, mailbox, report_waiting)
