@@ -22,7 +22,7 @@ METRICS = {
     **DOCUMENTS,
     **OUTPUT,
     **prefixed("upstream", {**TRAINING, "dev/mlm_unknown": MASKED["dev/mlm_unknown"]}),
-    **prefixed("single_source", TRAINING | START),
+    **prefixed("single_source", {**TRAINING, **START}),
     **{
         name: metric
         for source in range(MAX_FOREIGN)

@@ -134,8 +134,7 @@ def _set_attention(part: Any, attention: Attention, connection: Residual, *, is_
     query, key_value = attention.query, attention.key_value
     # Self-attention has one map for queries, keys and values.
     inputs = [(query, key_value)] if is_self else [(query,), (key_value,)]
-    inputs.append((attention.output,))
-    for linear, modules in zip(part.linear, inputs, strict=True):
+    for linear, modules in zip(part.linear, [*inputs, (attention.output,)], strict=True):
         _set(linear, *modules)
 
 

@@ -202,7 +202,8 @@ def _question_generation(scene: _Scene) -> Groups:
             "object": clause.object,
             "place": clause.place,
         }
-        queried, answer = scene.rng.choice([(slot, part) for slot, part in parts.items() if part])
+        named_parts: list[tuple[Slot, Entity]] = [(slot, part) for slot, part in parts.items() if part]
+        queried, answer = scene.rng.choice(named_parts)
         question = scene.say("first", Sentence((clause,)), queried)
         named = scene.people.languages["first"].name(answer)
         yield [{"source 0": passage, "source 1": named, "target": question}]
