@@ -214,7 +214,11 @@ def export_model(
     return write_export(load(study), Path(out), cell, seed)
 
 
-def log_export(study: Study, exported: Export, tracking_uri: str | None = None) -> str:
+def log_export(
+    study: Study,
+    exported: Export,
+    tracking_uri: str | None = None,
+) -> str:
     """Log an exported model to the run of its trial in MLflow, once, and return its ``models:/`` URI.
 
     Raises:
@@ -380,7 +384,12 @@ def ablation_path(
     return follow(study, find_cell(study, cell), place, is_running=is_running)
 
 
-def run_one(study: Study, cell: str, seed: int | None, reporter: Reporter) -> TrialRecord:
+def run_one(
+    study: Study,
+    cell: str,
+    seed: int | None,
+    reporter: Reporter,
+) -> TrialRecord:
     """Run one trial of a study in this process, without Ray, and return its record.
 
     What the study asks enters the ledger first. Of a seed that the study's looks never take, test scores are
@@ -416,7 +425,11 @@ def status(study: Study) -> dict[str, Any]:
     return read_status(study, open_store(study))
 
 
-def write_live_page(study: Study, out: Path, document: Mapping[str, Any] | None = None) -> None:
+def write_live_page(
+    study: Study,
+    out: Path,
+    document: Mapping[str, Any] | None = None,
+) -> None:
     """Write a page that shows how far a study is; while a driver runs it, browsers load it again.
 
     Args:

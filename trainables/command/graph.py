@@ -33,7 +33,12 @@ _SCRIPT = re.compile(r"[\w.][\w./-]*\.(py|sh|R|jl|pl|rb|lua|js)")
 _STUDY = re.compile(rb"^system: *[\"']?trainables\.command\b", re.M)
 
 
-def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageGraph:
+def stage_graph(
+    config: Config,
+    *,
+    seed: int,
+    splits: tuple[str, ...],
+) -> StageGraph:
     """Build the stage graph of a trial.
 
     Args:
@@ -172,7 +177,11 @@ def files_of(directory: str, patterns: Sequence[str]) -> list[str]:
     return sorted(names)
 
 
-def copy_files(names: Iterable[str], source: Path, target: Path) -> None:
+def copy_files(
+    names: Iterable[str],
+    source: Path,
+    target: Path,
+) -> None:
     """Copy files, given by their paths in a directory, to the same paths in another one."""
     for name in names:
         (target / name).parent.mkdir(parents=True, exist_ok=True)

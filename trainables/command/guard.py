@@ -47,7 +47,11 @@ def main(patience_s: float, command: list[str]) -> int:
     return status if status >= 0 else 128 - status
 
 
-def _signal_all(group: int, mark: str, signum: signal.Signals) -> None:
+def _signal_all(
+    group: int,
+    mark: str,
+    signum: signal.Signals,
+) -> None:
     """Signal the process group, and what left it: torchrun starts each worker in a session of its own."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signum)

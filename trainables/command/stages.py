@@ -213,7 +213,12 @@ class _Progress:
         files: Its files of metrics.
     """
 
-    def __init__(self, context: StageContext, work: Path, files: Sequence[str]) -> None:
+    def __init__(
+        self,
+        context: StageContext,
+        work: Path,
+        files: Sequence[str],
+    ) -> None:
         self.curves: dict[str, Curve] = {}
         self._context = context
         self._work = work
@@ -372,7 +377,11 @@ def read_scores(files: Iterable[tuple[Path, str]]) -> tuple[Scores, list[str]]:
     return scores, problems
 
 
-def _read_object(where: str, text: str, faults: list[str]) -> Scores:
+def _read_object(
+    where: str,
+    text: str,
+    faults: list[str],
+) -> Scores:
     try:
         document = json.loads(text)
     except ValueError as error:
@@ -383,7 +392,11 @@ def _read_object(where: str, text: str, faults: list[str]) -> Scores:
     return {}
 
 
-def _read_items(name: str, text: str, faults: list[str]) -> Scores:
+def _read_items(
+    name: str,
+    text: str,
+    faults: list[str],
+) -> Scores:
     scores: Scores = {}
     rows = csv.DictReader(text.splitlines())
     if missing := sorted({*_COLUMNS} - {*(rows.fieldnames or ())}):
@@ -428,7 +441,11 @@ def _is_finite(value: Any) -> TypeGuard[float]:
     return type(value) in (int, float) and math.isfinite(value)
 
 
-def _refuse(problems: Sequence[str], keys: Mapping[str, str], scores: Scores) -> None:
+def _refuse(
+    problems: Sequence[str],
+    keys: Mapping[str, str],
+    scores: Scores,
+) -> None:
     parts = [*problems]
     # Where no file could be read, that no metric was follows from it.
     if scores or not problems:

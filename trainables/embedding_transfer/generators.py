@@ -452,7 +452,13 @@ class ChangedLines(ChangedData):
     Source: masking of new tokens from the authors' code.
     """
 
-    def __init__(self, masker: Masker, batch_tokens: int, new_mask_rate: float, side: ChangedSide) -> None:
+    def __init__(
+        self,
+        masker: Masker,
+        batch_tokens: int,
+        new_mask_rate: float,
+        side: ChangedSide,
+    ) -> None:
         """Set up batches of at most ``batch_tokens`` padded positions.
 
         ``new_mask_rate`` is the share of the new tokens that are masked and predicted.
@@ -720,7 +726,12 @@ class GeneratorObjective:
             terms["distillation"] = self.distillation_lambda * (distillation_B * reading.num_targets).sum()
         return Loss(torch.stack([*terms.values()]).sum(), len(reading.targets), terms)
 
-    def distillation(self, model: Any, batch: ChangedBatch, reading: Reading) -> Tensor:
+    def distillation(
+        self,
+        model: Any,
+        batch: ChangedBatch,
+        reading: Reading,
+    ) -> Tensor:
         """Compute L_d of each sentence, without lambda, summed over the perturbed sides: [B]."""
         taught = model.teach(batch)
         losses = []
@@ -730,7 +741,11 @@ class GeneratorObjective:
         return torch.stack(losses).sum(0)
 
 
-def word_means(states_BTD: Tensor, words_BT: Tensor, num_words: int) -> tuple[Tensor, Tensor]:
+def word_means(
+    states_BTD: Tensor,
+    words_BT: Tensor,
+    num_words: int,
+) -> tuple[Tensor, Tensor]:
     """Average the states of each word's tokens: [B, W, D], zero where a sentence has no such word; see which.
 
     Returns:

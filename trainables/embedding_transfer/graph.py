@@ -125,7 +125,12 @@ SOURCE_SEPARATOR = " | "
 SOURCE, TARGET = STREAMS["encoder"], STREAMS["decoder"]
 
 
-def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageGraph:
+def stage_graph(
+    config: Config,
+    *,
+    seed: int,
+    splits: tuple[str, ...],
+) -> StageGraph:
     """Build the stage graph of a trial, see ``TrialStages.graph``."""
     trial = _TranslationTrial if config.masked_lm is None else _MaskedLMTrial
     return trial.graph(config, seed=seed, splits=splits)
@@ -341,7 +346,12 @@ class _TranslationTrial(_Trial):
             return self._on_exchanged_sides("downstream")
         return self.tokenizers("downstream") if self.method == "single_run" else self.old
 
-    def _encoded(self, domain: str, tokenizers: Mapping[str, Stage], **streams: Any) -> EncodedText:
+    def _encoded(
+        self,
+        domain: str,
+        tokenizers: Mapping[str, Stage],
+        **streams: Any,
+    ) -> EncodedText:
         max_tokens = self.config.data.max_tokens
         return pieces.encode(domain, self.corpus(domain), tokenizers, max_tokens=max_tokens, **streams)
 
@@ -359,7 +369,12 @@ class _TranslationTrial(_Trial):
 
     # --- training ---------------------------------------------------------------------------------------
 
-    def _settings(self, domain: str, phase: PhaseConfig, **settings: Any) -> TrainSettings:
+    def _settings(
+        self,
+        domain: str,
+        phase: PhaseConfig,
+        **settings: Any,
+    ) -> TrainSettings:
         return TrainSettings(
             train=phase.train,
             num_bleu_sentences=phase.num_bleu_sentences,

@@ -130,7 +130,12 @@ def _data(
     return ChangedPairs(encoded, settings.view, batch_tokens, sides, seed=seed)
 
 
-def _dev_losses(model: Any, objective: GeneratorObjective, dev: ChangedData, device: str) -> dict[str, float]:
+def _dev_losses(
+    model: Any,
+    objective: GeneratorObjective,
+    dev: ChangedData,
+    device: str,
+) -> dict[str, float]:
     """Compute ``generator/dev_*``: losses per token of perturbed text."""
     sums = defaultdict[str, float](float)
     tokens = 0

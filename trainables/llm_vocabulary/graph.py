@@ -61,7 +61,11 @@ def _line_text(name: str, corpus: Stage, tokenizer: Stage) -> TokenizedText:
     return TokenizedText(corpus, tokenizer, ENCODED_LINES.stage(f"{name}_encoded", NoSettings(), inputs))
 
 
-def _released(name: str, tokenizer_name: str, config: ModelConfig) -> tuple[Stage, Stage]:
+def _released(
+    name: str,
+    tokenizer_name: str,
+    config: ModelConfig,
+) -> tuple[Stage, Stage]:
     """Take a released model and its tokenizer as they are."""
     settings = checkpoint_settings(config.checkpoint, config.revision)
     assert settings is not None
@@ -125,7 +129,14 @@ class _Trial(TrialStages[Config]):
         settings = ByteTokenizerSettings(tokenizer=config)
         return BYTE_TOKENIZER.stage(f"{name}_tokenizer", settings, CorpusInputs(corpus=corpus))
 
-    def _text(self, name: str, corpus: Stage, tokenizer: Stage, *, is_paired: bool) -> TokenizedText:
+    def _text(
+        self,
+        name: str,
+        corpus: Stage,
+        tokenizer: Stage,
+        *,
+        is_paired: bool,
+    ) -> TokenizedText:
         """Encode a corpus as the model reads it: lines, or prompts with targets."""
         task = self.config.task
         if task is None or not is_paired:
@@ -274,7 +285,12 @@ class _Trial(TrialStages[Config]):
         return self._trained(KEPT, self.pretrained, self.old_text)
 
     def _trained(
-        self, name: str, start: Stage, text: TokenizedText, *, new_rows_first_steps: int = 0
+        self,
+        name: str,
+        start: Stage,
+        text: TokenizedText,
+        *,
+        new_rows_first_steps: int = 0,
     ) -> Stage:
         config = self.config.training
         assert config is not None

@@ -27,7 +27,11 @@ def _losses(split: Literal["dev", "test"]) -> dict[str, Metric]:
     }
 
 
-def _time(direction: Literal["maximize", "minimize"], unit: str, description: str) -> Metric:
+def _time(
+    direction: Literal["maximize", "minimize"],
+    unit: str,
+    description: str,
+) -> Metric:
     return Metric(direction=direction, unit=unit, split=None, is_time=True, description=description)
 
 

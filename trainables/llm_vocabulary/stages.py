@@ -389,7 +389,11 @@ def encode_pairs(context: StageContext) -> None:
     write_json(context.directory / REPORT_FILE, report)
 
 
-def _prompts(tokenizer: Any, sources: list[str], settings: PairSettings) -> tuple[Ragged, int]:
+def _prompts(
+    tokenizer: Any,
+    sources: list[str],
+    settings: PairSettings,
+) -> tuple[Ragged, int]:
     """Encode prompts, and count those whose source has lost its last tokens."""
     prompts = encode_batch(tokenizer, [settings.prompt.replace(SOURCE, source) for source in sources])
     room, num_cut = settings.max_prompt_tokens, 0

@@ -228,7 +228,12 @@ class _Trial(TrialStages[Config]):
         )
         return pieces.train("multi_source", self.text, settings, seed=self.seed, start=start)
 
-    def _settings(self, phase: PhaseConfig, start: Stage | None, **settings: Any) -> TrainSettings:
+    def _settings(
+        self,
+        phase: PhaseConfig,
+        start: Stage | None,
+        **settings: Any,
+    ) -> TrainSettings:
         return TrainSettings(
             train=phase.train,
             num_bleu_sentences=phase.num_bleu_sentences,
@@ -259,7 +264,12 @@ class _Trial(TrialStages[Config]):
             further=further,
         )
 
-    def _translation(self, split: str, foreign_source: int | None = None, name: str = "translation") -> Stage:
+    def _translation(
+        self,
+        split: str,
+        foreign_source: int | None = None,
+        name: str = "translation",
+    ) -> Stage:
         """Translate a split, optionally with one source replaced by that of another example."""
         config = self.config
         view = self.view(config.read_sources)

@@ -67,7 +67,11 @@ def previous(lines: Sequence[str], documents: Sequence[str] | None) -> list[str]
     return [line if before == now else "" for line, before, now in pairs]
 
 
-def joined(before: Sequence[str], lines: Sequence[str], separator: str) -> list[str]:
+def joined(
+    before: Sequence[str],
+    lines: Sequence[str],
+    separator: str,
+) -> list[str]:
     """Prepend to each line its previous line, if any, and the separator."""
     pairs = zip(before, lines, strict=True)
     return [f"{first} {separator} {line}" if first else line for first, line in pairs]

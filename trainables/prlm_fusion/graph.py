@@ -55,7 +55,12 @@ def _upstream_text(config: Config) -> MaskedText | None:
     return masked_text("upstream", corpus, tokenizer, max_tokens=pretraining.max_tokens)
 
 
-def pretrained(config: Config, name: str, text: MaskedText | None, seed: int) -> Stage:
+def pretrained(
+    config: Config,
+    name: str,
+    text: MaskedText | None,
+    seed: int,
+) -> Stage:
     """Pretrain one of the study's models, after its teacher if it has one; all share text and vocabulary."""
     described, pretraining = config.prlms[name], config.pretraining
     assert not isinstance(described, ReleasedPrlm)
@@ -94,7 +99,12 @@ class Prlm:
     tokenizer: Stage
 
 
-def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageGraph:
+def stage_graph(
+    config: Config,
+    *,
+    seed: int,
+    splits: tuple[str, ...],
+) -> StageGraph:
     """Build the stage graph of a trial.
 
     Cells share the corpus, the tokenizers, the pretrained models and, if they read the same layers, the
@@ -150,7 +160,12 @@ def _trained(
     return trained, text, view
 
 
-def _prlm(config: Config, name: str, text: MaskedText | None, seed: int) -> Prlm:
+def _prlm(
+    config: Config,
+    name: str,
+    text: MaskedText | None,
+    seed: int,
+) -> Prlm:
     described = config.prlms[name]
     if isinstance(described, ReleasedPrlm):
         encoder_config = HuggingFaceEncoderConfig(
@@ -195,7 +210,10 @@ def _text(
 
 
 def _states(
-    config: Config, model: TransformerConfig, corpus: Stage, prlms: Mapping[str, Prlm]
+    config: Config,
+    model: TransformerConfig,
+    corpus: Stage,
+    prlms: Mapping[str, Prlm],
 ) -> dict[str, Stage]:
     """Compute the states of frozen models, one stage each, so that cells with other models share them."""
     assert config.fusion.states != "live"

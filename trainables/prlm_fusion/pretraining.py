@@ -220,7 +220,11 @@ def build(
         return _distilbert(prlm, teacher, common, masked_share)
 
 
-def _gpt(sizes: BertConfig, max_tokens: int, common: dict[str, Any]) -> nn.Module:
+def _gpt(
+    sizes: BertConfig,
+    max_tokens: int,
+    common: dict[str, Any],
+) -> nn.Module:
     return transformers.GPT2LMHeadModel(
         transformers.GPT2Config(
             n_embd=sizes.d_model,
@@ -240,7 +244,10 @@ def _gpt(sizes: BertConfig, max_tokens: int, common: dict[str, Any]) -> nn.Modul
 
 
 def _electra(
-    prlm: ElectraPrlm, max_tokens: int, common: dict[str, Any], masked_share: float
+    prlm: ElectraPrlm,
+    max_tokens: int,
+    common: dict[str, Any],
+    masked_share: float,
 ) -> ReplacedTokens:
     sizes = prlm.model
 
@@ -277,7 +284,10 @@ _STUDENT_NAMES = {
 
 
 def _distilbert(
-    prlm: DistilbertPrlm, directory: Path, common: dict[str, Any], masked_share: float
+    prlm: DistilbertPrlm,
+    directory: Path,
+    common: dict[str, Any],
+    masked_share: float,
 ) -> Distillation:
     teacher = transformers.BertForMaskedLM.from_pretrained(directory, dtype=torch.float32)
     teacher_config = teacher.config

@@ -90,7 +90,12 @@ def _dev_loss(model: Pretraining, dev: MaskedData, device: str) -> float:
     return float(sum(loss.loss_sum for loss in losses)) / num_tokens
 
 
-def write_tokenizer(path: Path, names: Mapping[str, str], max_tokens: int, directory: Path) -> None:
+def write_tokenizer(
+    path: Path,
+    names: Mapping[str, str],
+    max_tokens: int,
+    directory: Path,
+) -> None:
     """Save a tokenizer in the format of transformers, with begin and end around every line."""
     made: Any = tokenizers.Tokenizer.from_file(str(path))
     around = [names["begin"], names["end"]]

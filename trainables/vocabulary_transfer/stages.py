@@ -76,7 +76,11 @@ def leave_out(context: StageContext) -> None:
         write_corpus(corpus.at(kept), context.directory / name)
 
 
-def stratified(labels: Sequence[str], lines: Sequence[str], config: SplitConfig) -> dict[str, list[int]]:
+def stratified(
+    labels: Sequence[str],
+    lines: Sequence[str],
+    config: SplitConfig,
+) -> dict[str, list[int]]:
     """Assign examples to train, dev and test in the same proportions for each label, to within one group.
 
     Examples with the same text form a group that is never divided, so that no test line occurs in train. A
@@ -111,7 +115,11 @@ def stratified(labels: Sequence[str], lines: Sequence[str], config: SplitConfig)
     }
 
 
-def _groups(labels: Sequence[str], lines: Sequence[str], kept: Sequence[str]) -> dict[str, list[list[int]]]:
+def _groups(
+    labels: Sequence[str],
+    lines: Sequence[str],
+    kept: Sequence[str],
+) -> dict[str, list[list[int]]]:
     """Group the rows of equal text, listed by the most frequent label of each group."""
     rows: dict[str, list[int]] = {}
     for row, (label, line) in enumerate(zip(labels, lines, strict=True)):

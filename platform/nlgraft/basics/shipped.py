@@ -29,7 +29,9 @@ class _SystemFinder:
 
     @staticmethod
     def find_spec(
-        name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+        name: str,
+        path: Sequence[str] | None = None,
+        target: ModuleType | None = None,
     ) -> ModuleSpec | None:
         first, *inner = name.split(".")
         folder = _ROOT.joinpath(*[first, *inner][:-1])

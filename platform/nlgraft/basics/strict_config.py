@@ -30,7 +30,11 @@ def are_met(conditions: Sequence[Condition], config: Mapping[str, Any]) -> bool:
     )
 
 
-def _has(config: Any, path: str, allowed: tuple[Any, ...]) -> bool:
+def _has(
+    config: Any,
+    path: str,
+    allowed: tuple[Any, ...],
+) -> bool:
     for name in path.split("."):
         # A setting may be left out of a dump where it is null.
         config = config.get(name) if isinstance(config, Mapping) else None

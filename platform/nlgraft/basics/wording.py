@@ -35,12 +35,20 @@ _DIRECTIONS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\
 """Characters that change the order in which a terminal shows those around them."""
 
 
-def count(number: int, noun: str, plural: str | None = None) -> str:
+def count(
+    number: int,
+    noun: str,
+    plural: str | None = None,
+) -> str:
     """Format a number of things: ``1 seed``, ``3 seeds``; with ``plural`` where it is not noun + s."""
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
-def name_some(names: Sequence[str], most: int = 5, separator: str = ", ") -> str:
+def name_some(
+    names: Sequence[str],
+    most: int = 5,
+    separator: str = ", ",
+) -> str:
     """Name the first ones, and say how many more there are."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return separator.join(names[:most]) + more

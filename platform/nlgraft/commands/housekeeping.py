@@ -124,7 +124,12 @@ def ls(storage: str | None, is_json: bool) -> None:
 @study_arguments("STUDY")
 @_if_sure
 @has_storage
-def rm(study_file: str, overrides: tuple[str, ...], is_sure: bool, storage: str | None) -> None:
+def rm(
+    study_file: str,
+    overrides: tuple[str, ...],
+    is_sure: bool,
+    storage: str | None,
+) -> None:
     """Remove a study from its store: trials and artifacts that no other study needs. Shown first.
 
     Its entries in the ledger and its registrations stay, since verdicts rest on them; so do reports and
@@ -155,7 +160,11 @@ def rm(study_file: str, overrides: tuple[str, ...], is_sure: bool, storage: str 
 )
 @has_storage
 @reads_studies
-def gc(is_sure: bool, has_loose: bool, storage: str | None) -> None:
+def gc(
+    is_sure: bool,
+    has_loose: bool,
+    storage: str | None,
+) -> None:
     """Remove artifacts and checkpoints of a store that nothing needs. Shown first."""
     from nlgraft.runs.housekeeping import StoreContents
 
@@ -192,7 +201,12 @@ def config(study: Study, cell: str, is_json: bool) -> None:
 @has_storage
 @has_json
 @reads_studies
-def diff(first: str, second: str, storage: str | None, is_json: bool) -> None:
+def diff(
+    first: str,
+    second: str,
+    storage: str | None,
+    is_json: bool,
+) -> None:
     """Show what differs between two studies, files or names: settings, data, results."""
     from nlgraft.commands.terminal import plain_table
     from nlgraft.runs.housekeeping import differences

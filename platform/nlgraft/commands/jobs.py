@@ -116,7 +116,11 @@ def job_of(study: Study, address: str | None) -> tuple[JobServer, Job]:
 @with_study()
 @_has_server
 @click.option("--follow", is_flag=True, help="Go on until the job ends.")
-def logs(study: Study, address: str | None, follow: bool) -> None:
+def logs(
+    study: Study,
+    address: str | None,
+    follow: bool,
+) -> None:
     """Print the output of a study's newest job on a Ray cluster.
 
     STUDY and its overrides are those that were submitted.

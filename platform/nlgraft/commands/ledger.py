@@ -35,7 +35,11 @@ if TYPE_CHECKING:
 @has_json
 @has_storage
 @reads_studies
-def ledger(study: str | None, is_json: bool, storage: str | None) -> None:
+def ledger(
+    study: str | None,
+    is_json: bool,
+    storage: str | None,
+) -> None:
     """List the analyses shown from a store, and the proposals tried.
 
     Of one study, or of all. Verdicts are corrected over the analyses of the same test segments.
@@ -137,7 +141,11 @@ def try_proposal(
 @click.option("--discard", is_flag=True, help="Remove artifacts that cannot be used; `run` makes them again.")
 @has_tracking
 def verify(
-    study: Study, is_json: bool, only: tuple[str, ...], discard: bool, tracking_uri: str | None
+    study: Study,
+    is_json: bool,
+    only: tuple[str, ...],
+    discard: bool,
+    tracking_uri: str | None,
 ) -> None:
     """Check that store, Optuna and MLflow hold every trial once and whole.
 
@@ -225,7 +233,13 @@ def agreement(
 @has_json
 @has_address("A running Ray cluster, e.g. auto. Default: start a local one.")
 @has_tracking
-def ablation_path(study: Study, out: Path | None, is_running: bool, is_json: bool, **options: Any) -> None:
+def ablation_path(
+    study: Study,
+    out: Path | None,
+    is_running: bool,
+    is_json: bool,
+    **options: Any,
+) -> None:
     """Tell which changes of a search's winner made its gain: a path from default to winner.
 
     At each step the change that gains most on dev is taken, paired over the study's seeds. Without --run it

@@ -101,7 +101,11 @@ def validate(study_file: str, overrides: tuple[str, ...]) -> None:
 @with_study("STUDY.yaml")
 @has_tracking
 @has_json
-def plan(study: Study, tracking_uri: str | None, is_json: bool) -> None:
+def plan(
+    study: Study,
+    tracking_uri: str | None,
+    is_json: bool,
+) -> None:
     """Show the trials and stages of a run, its time and disk."""
     from nlgraft import api
     from nlgraft.commands.terminal import plan_table
@@ -167,13 +171,22 @@ def validity(study: Study, simulations: int, is_json: bool) -> None:
     help="Longest wait, e.g. 2h30m, for the study's lock, for places on the cluster and for stages that "
     "other sweeps compute. Default: none for the lock, any for the others.",
 )
-def run(study: Study, on_end: str | None, **options: Any) -> None:
+def run(
+    study: Study,
+    on_end: str | None,
+    **options: Any,
+) -> None:
     """Run what the store does not hold yet; end with the comparison."""
     with calling_at_end(on_end, study.variant):
         _run(study, **options)
 
 
-def _run(study: Study, is_json: bool, address: str | None, **options: Any) -> None:
+def _run(
+    study: Study,
+    is_json: bool,
+    address: str | None,
+    **options: Any,
+) -> None:
     from nlgraft import api
     from nlgraft.commands.terminal import show_result
     from nlgraft.execution.cluster import prepare_process
@@ -238,7 +251,11 @@ def trial(
 @with_study(has_results=True)
 @has_json
 @has_address("Job server, e.g. http://HEAD:8265: say how its job of the study is.")
-def status(study: Study, is_json: bool, address: str | None) -> None:
+def status(
+    study: Study,
+    is_json: bool,
+    address: str | None,
+) -> None:
     """Count the trials of each cell by state.
 
     STUDY is a file or the name of a run, `demo@tiny-1f0c6a2e`.
@@ -379,7 +396,11 @@ def _writing(option: str, out: Path) -> Iterator[None]:
         raise DataError(f"{option} {out}: cannot be written ({error}); give another place") from error
 
 
-def _write(option: str, out: Path, write: Callable[[], list[Path]]) -> None:
+def _write(
+    option: str,
+    out: Path,
+    write: Callable[[], list[Path]],
+) -> None:
     """Write files, and print their paths."""
     with _writing(option, out):
         paths = write()

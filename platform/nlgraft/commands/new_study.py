@@ -287,7 +287,11 @@ def _unseen_words(upstream: Corpus, test: Corpus) -> list[str]:
     ]
 
 
-def _floor(splits: Mapping[str, Corpus], metric: str, num_scored: int) -> list[str]:
+def _floor(
+    splits: Mapping[str, Corpus],
+    metric: str,
+    num_scored: int,
+) -> list[str]:
     """Say from which score a cell has learned anything, as the report will judge it."""
     from nlgraft.analysis.estimates.trivial import NEAR, Trivial, trivial_texts  # takes .2 s to import
 
@@ -482,7 +486,9 @@ def _groups(corpus: Corpus) -> list[list[int]]:
 
 
 def _text_values(
-    folder: Path, splits: Mapping[str, Corpus], upstream: Mapping[str, Corpus] | None
+    folder: Path,
+    splits: Mapping[str, Corpus],
+    upstream: Mapping[str, Corpus] | None,
 ) -> dict[str, Any]:
     """Write the text of task and pretraining; return the values that templates need to name the files."""
     files = _write_splits(folder, "", splits)
@@ -509,7 +515,11 @@ def _text_values(
     }
 
 
-def _write_splits(folder: Path, prefix: str, splits: Mapping[str, Corpus]) -> dict[str, dict[str, str]]:
+def _write_splits(
+    folder: Path,
+    prefix: str,
+    splits: Mapping[str, Corpus],
+) -> dict[str, dict[str, str]]:
     """Write a file per split and role; return flow mappings of YAML: of all roles, and of each text alone."""
     mappings: dict[str, dict[str, str]] = {"both": {}}
     for split, corpus in splits.items():
@@ -565,7 +575,12 @@ def _vocabularies(
     }
 
 
-def _pieces(lines: Sequence[str], config: LearnedTokenizerConfig, size: int, most: int) -> str:
+def _pieces(
+    lines: Sequence[str],
+    config: LearnedTokenizerConfig,
+    size: int,
+    most: int,
+) -> str:
     """Write size, coverage and bytes; as few characters as needed are left to bytes."""
     kept = ", normalization: identity" if config.normalization == "identity" else ""
     if size <= most:

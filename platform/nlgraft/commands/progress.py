@@ -209,7 +209,12 @@ class LineReporter:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
-    def report(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
+    def report(
+        self,
+        stage: str,
+        step: int,
+        metrics: Mapping[str, float],
+    ) -> None:
         """Print the metrics."""
         print(step_text(stage, step, None, metrics), file=self._stream, flush=True)
 

@@ -28,7 +28,13 @@ from nlgraft.commands.study_command import (
 @click.option("--metrics", "has_metrics", is_flag=True, help="What its trials report.")
 @has_json
 @reads_studies
-def systems(name: str | None, prefix: str, is_essential: bool, has_metrics: bool, is_json: bool) -> None:
+def systems(
+    name: str | None,
+    prefix: str,
+    is_essential: bool,
+    has_metrics: bool,
+    is_json: bool,
+) -> None:
     """List the systems, or the settings of one.
 
     Without PREFIX a system's parts are shown; with PREFIX (data.upstream, transfer) every setting below it.
@@ -152,7 +158,11 @@ def init(
     settings_screen.show_new_study(written)
 
 
-def _held(split: str, sources: tuple[str, ...], text: dict[str, Any]) -> tuple[Any, ...] | None:
+def _held(
+    split: str,
+    sources: tuple[str, ...],
+    text: dict[str, Any],
+) -> tuple[Any, ...] | None:
     """Take sources, target, label and table of a split from the options; None where none is given."""
     main = {"source": sources, "target": text["target"], "label": text["label"]}
     files = {role: text.pop(f"{split}_{role}") for role in main}
@@ -195,7 +205,12 @@ def schema(system: str | None) -> None:
 @has_address("A Ray cluster that this machine belongs to, e.g. auto: examine its nodes.")
 @has_json
 @user_errors
-def doctor(storage: str, tracking_uri: str | None, address: str | None, is_json: bool) -> None:
+def doctor(
+    storage: str,
+    tracking_uri: str | None,
+    address: str | None,
+    is_json: bool,
+) -> None:
     """Examine this machine, or a cluster: what is wrong for a run, and what to do.
 
     Devices, versions, precision, store, clocks, disks, MLflow, ports; a small trial of each system, on an

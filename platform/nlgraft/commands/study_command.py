@@ -39,7 +39,11 @@ _ADDRESS = re.compile(r"auto|local|\w+://\S+|(\[\S+\]|[^\s:]+):\d{1,5}")
 def has_address(meaning: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Declare the address of a cluster or job server."""
 
-    def check(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    def check(
+        _context: click.Context,
+        _parameter: click.Parameter,
+        value: str | None,
+    ) -> str | None:
         if value is not None and not _ADDRESS.fullmatch(value):
             raise click.BadParameter(
                 f"{value[:80]!r}; give auto, HOST:PORT, ray://HOST:PORT or http://HOST:PORT"
@@ -112,7 +116,11 @@ def duration_of(text: str) -> float:
         raise click.BadParameter(str(error)) from error
 
 
-def read_study(study_file: str, overrides: Sequence[str], storage: str | None = None) -> Study:
+def read_study(
+    study_file: str,
+    overrides: Sequence[str],
+    storage: str | None = None,
+) -> Study:
     """Read a study file, with another store if one is given."""
     from nlgraft.study.public import Study
 
@@ -121,7 +129,11 @@ def read_study(study_file: str, overrides: Sequence[str], storage: str | None = 
     return Study.from_yaml(study_file, overrides=[*overrides, *extra])
 
 
-def find_study(study: str, overrides: Sequence[str], storage: str | None) -> Study:
+def find_study(
+    study: str,
+    overrides: Sequence[str],
+    storage: str | None,
+) -> Study:
     """Read a study file, or a study that was run on the store by its name."""
     from nlgraft import api
 

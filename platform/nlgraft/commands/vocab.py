@@ -32,7 +32,11 @@ def _file_errors(command: Callable[..., None]) -> Callable[..., None]:
     return user_errors(run)
 
 
-def _cap(_context: click.Context, _parameter: click.Parameter, value: str) -> int | None:
+def _cap(
+    _context: click.Context,
+    _parameter: click.Parameter,
+    value: str,
+) -> int | None:
     if value == "all":
         return None
     if not value.isdigit() or int(value) < 1:
@@ -221,7 +225,11 @@ def doctor(model: str, is_json: bool) -> None:
     _echo_checks(model, examine_checkpoint(model), is_json)
 
 
-def _echo_checks(model: str, checks: Sequence[Any], is_json: bool) -> None:
+def _echo_checks(
+    model: str,
+    checks: Sequence[Any],
+    is_json: bool,
+) -> None:
     is_good = all(check.is_good for check in checks)
     rows = [{"check": check.name, "is_good": check.is_good, "detail": check.detail} for check in checks]
     if is_json:

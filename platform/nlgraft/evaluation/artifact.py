@@ -67,7 +67,11 @@ def read_metrics(directory: Path) -> dict[str, dict[str, Any]]:
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
-def write_segments(directory: Path, split: str, statistics: Mapping[str, Statistics]) -> None:
+def write_segments(
+    directory: Path,
+    split: str,
+    statistics: Mapping[str, Statistics],
+) -> None:
     """Write the statistics of every segment of a split: by metric name, each [N, k].
 
     Args:

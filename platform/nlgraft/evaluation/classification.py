@@ -15,7 +15,11 @@ CLASS_LOSS = "loss.class"
 """Name of the cross-entropy of the true class, which is no loss per token."""
 
 
-def evaluate_labels(predicted: Sequence[int], true: Sequence[int], num_classes: int) -> Evaluation:
+def evaluate_labels(
+    predicted: Sequence[int],
+    true: Sequence[int],
+    num_classes: int,
+) -> Evaluation:
     """Score predicted classes.
 
     Args:

@@ -46,7 +46,10 @@ class Program:
         self._command = [*command, *([] if checkpoint is None else [checkpoint])]
 
     def __call__(
-        self, sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]
+        self,
+        sources: Sequence[str],
+        hypotheses: Sequence[str],
+        references: Sequence[str],
     ) -> list[float]:
         """Run the program once over all segments."""
         rows = zip(sources, hypotheses, references, strict=True)
@@ -108,7 +111,11 @@ def check_scorer(path: str, options: Mapping[str, Any]) -> None:
             raise DataError(f"options.command: there is no program {command[0]!r}; give its path")
 
 
-def build_scorer(path: str, checkpoint: str | None, options: Mapping[str, Any]) -> SegmentScorer:
+def build_scorer(
+    path: str,
+    checkpoint: str | None,
+    options: Mapping[str, Any],
+) -> SegmentScorer:
     """Build a metric.
 
     Raises:

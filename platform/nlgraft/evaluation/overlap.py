@@ -238,7 +238,12 @@ def lead(text: str, num_sentences: int) -> str:
     return " ".join(sentences(text)[:num_sentences])
 
 
-def oracle(text: str, reference: str, num_sentences: int, tokenizer: RougeTokenizer = "english") -> str:
+def oracle(
+    text: str,
+    reference: str,
+    num_sentences: int,
+    tokenizer: RougeTokenizer = "english",
+) -> str:
     """Choose sentences one by one while each raises the sum of ROUGE-1 and ROUGE-2 F1, in the text's order.
 
     Source: Nallapati et al. (2017), SummaRuNNer, section 3 (greedy extractive labels).

@@ -89,7 +89,9 @@ DEFAULT_TOKENIZERS = TextTokenizers()
 
 
 def choose_tokenizers(
-    references: Sequence[str], bleu: BleuTokenizer | None = None, rouge: RougeTokenizer | None = None
+    references: Sequence[str],
+    bleu: BleuTokenizer | None = None,
+    rouge: RougeTokenizer | None = None,
 ) -> TextTokenizers:
     """Return the tokenizers that a study sets; an unset one is chosen by the script of the references."""
     return fitting_tokenizers(script_of(references), bleu, rouge)
@@ -103,7 +105,11 @@ def fitting_tokenizers(
     return TextTokenizers(bleu or BLEU_TOKENIZERS[script][0], rouge or ROUGE_TOKENIZERS[script][0])
 
 
-def misfits(script: Script | None, bleu: BleuTokenizer | None, rouge: RougeTokenizer | None) -> Iterator[str]:
+def misfits(
+    script: Script | None,
+    bleu: BleuTokenizer | None,
+    rouge: RougeTokenizer | None,
+) -> Iterator[str]:
     """Say which tokenizers of a study do not fit the script of the references, and what to do."""
     if script is None:
         return

@@ -132,7 +132,11 @@ def complete(
     return share.gather_rows(texts), time.perf_counter() - started
 
 
-def speed_signature(beam: int, batch_sentences: int, device: torch.device | str) -> str:
+def speed_signature(
+    beam: int,
+    batch_sentences: int,
+    device: torch.device | str,
+) -> str:
     """Describe what a speed depends on besides the model and how it decodes, in which arms may differ."""
     kind = torch.device(device).type
     threads = f"|threads:{torch.get_num_threads()}" if kind == "cpu" else ""

@@ -126,7 +126,12 @@ class LocalRay:
             self._head.wait()
         self._head = None
 
-    def _start_once(self, ray: Any, env_vars: dict[str, str], directory: Path) -> None:
+    def _start_once(
+        self,
+        ray: Any,
+        env_vars: dict[str, str],
+        directory: Path,
+    ) -> None:
         directory.mkdir()
         # 127.0.0.1, unless ray was imported without MANY_MACHINES=0: then it is this machine's address.
         node = ray.util.get_node_ip_address()
@@ -282,7 +287,11 @@ def local_memory_bytes() -> float:
     return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
-def check_fit(resources: Resources, capacity: Mapping[str, float], where: str) -> int:
+def check_fit(
+    resources: Resources,
+    capacity: Mapping[str, float],
+    where: str,
+) -> int:
     """Compute how many trials run at once, at least 1.
 
     Args:
@@ -367,7 +376,11 @@ def connected(address: str | None, resources: Resources) -> Iterator[dict[str, f
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _join(ray: Any, address: str, threads: Mapping[str, str]) -> None:
+def _join(
+    ray: Any,
+    address: str,
+    threads: Mapping[str, str],
+) -> None:
     # A submitted job has its runtime environment already.
     in_job = "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ
     try:

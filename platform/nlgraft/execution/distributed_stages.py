@@ -51,7 +51,12 @@ class _MailReporter:
     _mailbox: Any
     _rank: int
 
-    def report(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
+    def report(
+        self,
+        stage: str,
+        step: int,
+        metrics: Mapping[str, float],
+    ) -> None:
         """Post to the mailbox."""
         if self._rank == 0:
             plain = {name: float(value) for name, value in metrics.items()}
@@ -187,7 +192,10 @@ def _has_place(group: WorkerGroup, without: Collection[str]) -> bool:
 
 
 def _fit(
-    trainer: TorchTrainer, reporter: Reporter, mailbox: Any, report_waiting: Callable[[bool], object]
+    trainer: TorchTrainer,
+    reporter: Reporter,
+    mailbox: Any,
+    report_waiting: Callable[[bool], object],
 ) -> BaseException | None:
     """Run one Train run to its end, forwarding reports and stop requests; return its failure, if any."""
     failures: list[BaseException] = []

@@ -53,7 +53,11 @@ class JobRequest:
     variables: Sequence[str]
 
 
-def submit_run(request: JobRequest, address: str | None, tell: Callable[[str], object]) -> Job:
+def submit_run(
+    request: JobRequest,
+    address: str | None,
+    tell: Callable[[str], object],
+) -> Job:
     """Submit ``nlgraft run`` of a study to a Ray cluster's job server, unless a job runs it.
 
     The working directory is sent, but for what `JobPackage` leaves out.

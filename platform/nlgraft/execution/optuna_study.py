@@ -136,7 +136,9 @@ def _suggest(trial: BaseTrial, path: str, domain: Domain) -> Any:
 
 
 def suggest_params(
-    trial: BaseTrial, space: Mapping[str, Domain], config: Mapping[str, Any]
+    trial: BaseTrial,
+    space: Mapping[str, Domain],
+    config: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Ask a trial for the values of a space.
 
@@ -327,7 +329,12 @@ class OptunaStudy:
         self._live[number] = trial
         return suggest_params(trial, self._search.space, config)
 
-    def intermediate(self, number: int, value: float, step: int) -> None:
+    def intermediate(
+        self,
+        number: int,
+        value: float,
+        step: int,
+    ) -> None:
         """Report the objective at an optimizer step, as Optuna's pruned trials carry it."""
         trial = self._live.get(number)
         if trial is not None and math.isfinite(value):

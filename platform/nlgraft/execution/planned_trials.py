@@ -34,7 +34,12 @@ KnownTrial: TypeAlias = tuple[SweepTrial, TrialRecord | None]
 """A trial and the record of its end; None while it has to run."""
 
 
-def search_trial(study: Study, cell: Cell, number: int, params: Mapping[str, Any]) -> SweepTrial:
+def search_trial(
+    study: Study,
+    cell: Cell,
+    number: int,
+    params: Mapping[str, Any],
+) -> SweepTrial:
     """Build the trial of a proposal."""
     return resolve_cell(study, cell, params).trial(search_seed(study), SEARCH_SPLITS, number)
 
@@ -132,7 +137,12 @@ class CellSearches:
         state.running.add(number)
         return trial
 
-    def intermediate(self, trial: SweepTrial, value: float, step: int) -> None:
+    def intermediate(
+        self,
+        trial: SweepTrial,
+        value: float,
+        step: int,
+    ) -> None:
         """Pass an intermediate value of the objective to Optuna."""
         assert trial.number is not None
         self._cells[trial.cell.key].optuna.intermediate(trial.number, value, step)
@@ -248,7 +258,12 @@ class PlannedTrials:
         self.num_bytes += 0 if manifest is None else manifest.bytes
         return None
 
-    def _find_unusable(self, trial: SweepTrial, stage: Stage, what: str) -> None:
+    def _find_unusable(
+        self,
+        trial: SweepTrial,
+        stage: Stage,
+        what: str,
+    ) -> None:
         if stage.fingerprint not in self._named:
             self._named.add(stage.fingerprint)
             self._find(f"{trial.name}: the artifact {stage.name} {stage.fingerprint[:12]} {what}", DISCARD)
@@ -272,7 +287,11 @@ class PlannedTrials:
 
 
 def planned_trials(
-    study: Study, store: ArtifactStore, cells: Sequence[Cell], *, has_graphs: bool = True
+    study: Study,
+    store: ArtifactStore,
+    cells: Sequence[Cell],
+    *,
+    has_graphs: bool = True,
 ) -> PlannedTrials:
     """Find the trials of some cells of a study, those that planned looks have granted included.
 

@@ -284,7 +284,11 @@ class _TuneSweep:
         return spec.metric or self._study.objective.metric
 
 
-def unplaced(groups: Mapping[str, Mapping[str, Any]], shape: Mapping[str, float], num_waiting: int) -> int:
+def unplaced(
+    groups: Mapping[str, Mapping[str, Any]],
+    shape: Mapping[str, float],
+    num_waiting: int,
+) -> int:
     """Count the trials of a sweep that wait for their place.
 
     Args:
@@ -303,7 +307,11 @@ def unplaced(groups: Mapping[str, Mapping[str, Any]], shape: Mapping[str, float]
     return min(num_waiting, max(num_pending, num_waiting - states["CREATED"]))
 
 
-def place_text(num_trials: int, shape: Mapping[str, float], free: Mapping[str, float]) -> str:
+def place_text(
+    num_trials: int,
+    shape: Mapping[str, float],
+    free: Mapping[str, float],
+) -> str:
     """Describe what trials wait for that have no place on the cluster."""
     each = ", ".join(f"{amount:g} {name}" for name, amount in shape.items() if amount)
     free_text = ", ".join(f"{free.get(name, 0.0):g} {name}" for name, amount in shape.items() if amount)

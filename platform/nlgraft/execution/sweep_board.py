@@ -216,7 +216,13 @@ class Mailbox:
         self._stop_reason: str | None = None
         self._end: tuple[Exception, str] | None = None
 
-    def join(self, rank: int, world_size: int, worker: Any, node: str) -> None:
+    def join(
+        self,
+        rank: int,
+        world_size: int,
+        worker: Any,
+        node: str,
+    ) -> None:
         """Note a worker; it takes the place of that of an earlier group, perhaps a larger one."""
         members = {number: member for number, member in self._members.items() if number < world_size}
         self._members = members | {rank: (worker, node)}
@@ -229,7 +235,12 @@ class Mailbox:
         """List the nodes of the workers, one for each."""
         return [node for _, node in self._members.values()]
 
-    def post(self, stage: str, step: int, metrics: dict[str, float]) -> None:
+    def post(
+        self,
+        stage: str,
+        step: int,
+        metrics: dict[str, float],
+    ) -> None:
         """Keep a report of the first worker."""
         self._reports.append((stage, step, metrics))
 

@@ -87,7 +87,12 @@ class TuneReporter:
         self._last_report_s = -_REPORT_PAUSE_S
         self._kill_reason: KillReason | None = None
 
-    def report(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
+    def report(
+        self,
+        stage: str,
+        step: int,
+        metrics: Mapping[str, float],
+    ) -> None:
         """Send a report; one without dev metrics is sent at most once a second."""
         watched = self._spec.watched_metric
         is_judged = watched is not None and stage == self._spec.watched_stage and watched in metrics
@@ -230,7 +235,11 @@ def _leave_out(board: Any, batch_id: str, fault: str) -> bool:
     return True
 
 
-def _compute(encoded: bytes, board: Any, lost_on: Sequence[str]) -> tuple[Outcome, bool]:
+def _compute(
+    encoded: bytes,
+    board: Any,
+    lost_on: Sequence[str],
+) -> tuple[Outcome, bool]:
     """Run a trial; return how it ended, and whether Tune ended it."""
     try:
         spec: TrialSpec = pickle.loads(encoded)  # from the driver of this sweep, never from the store
@@ -247,7 +256,11 @@ def _open_store(place: StorePlace) -> ArtifactStore:
     return place.open()
 
 
-def _run(spec: TrialSpec, tune_reporter: TuneReporter, lost_on: Sequence[str]) -> Outcome:
+def _run(
+    spec: TrialSpec,
+    tune_reporter: TuneReporter,
+    lost_on: Sequence[str],
+) -> Outcome:
     """Run a trial, unless too many processes were lost over it, on these nodes; return how it ended."""
     resources = spec.group.resources
     losses = Losses(resources.max_failures)

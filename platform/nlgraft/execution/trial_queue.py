@@ -241,7 +241,12 @@ class TrialQueue:
         self._driver.observe(TrialProgress(trial, stage, step, metrics, unix_ms, num_steps))
         self._tell_outlook()
 
-    def intermediate(self, trial: SweepTrial, value: float, step: int) -> None:
+    def intermediate(
+        self,
+        trial: SweepTrial,
+        value: float,
+        step: int,
+    ) -> None:
         """Pass an intermediate value of the objective of a search trial to its search."""
         self._driver.poll()
         if trial.kind == "search":
@@ -553,7 +558,12 @@ class ShortTrials:
         slowest_s = max(*newest_s, BATCH_S / MAX_BATCH)
         return max(1, int(BATCH_S / slowest_s))
 
-    def like(self, first: SweepTrial, waiting: Sequence[SweepTrial], limit: int) -> list[SweepTrial]:
+    def like(
+        self,
+        first: SweepTrial,
+        waiting: Sequence[SweepTrial],
+        limit: int,
+    ) -> list[SweepTrial]:
         """Select the trials next in a queue, ``limit`` at most, that fit into a batch behind its first."""
         num = min(self.num_at_once(first) - 1, limit)
         return [
@@ -596,7 +606,13 @@ class Forecast:
         self._step_s: dict[str, float] = {}
         self._speeds: dict[str, float] = {}
 
-    def progress(self, trial: SweepTrial, stage: Stage, step: int, now_s: float) -> None:
+    def progress(
+        self,
+        trial: SweepTrial,
+        stage: Stage,
+        step: int,
+        now_s: float,
+    ) -> None:
         """Note the step of a running stage."""
         first_stage, first_step, first_s = self._first.get(trial.key, (None, 0, 0.0))
         if first_stage != stage or step < first_step:

@@ -232,7 +232,12 @@ class TuneSearcher(Searcher):
         del batch.trials[num_kept:]
         batch.since_s = math.inf  # what has begun cannot be shared, however late it is
 
-    def _give_back(self, batch_id: str, batch: _Batch, fault: str) -> None:
+    def _give_back(
+        self,
+        batch_id: str,
+        batch: _Batch,
+        fault: str,
+    ) -> None:
         """Take back all that has not ended of a batch whose host is left out."""
         num_ended = self._board.withdraw(batch_id)
         for trial in reversed(batch.trials[num_ended:]):
@@ -306,7 +311,12 @@ class CooperativeScheduler(FIFOScheduler):
         """Announce a trial to the scheduler of its cell."""
         self._scheduler(trial).on_trial_add(tune_controller, trial)
 
-    def on_trial_result(self, tune_controller: TuneController, trial: Trial, result: dict) -> str:
+    def on_trial_result(
+        self,
+        tune_controller: TuneController,
+        trial: Trial,
+        result: dict,
+    ) -> str:
         """Let the cell's scheduler decide; never let Tune end the trial itself."""
         if VALUE not in result or trial.trial_id in self._requested:
             return TrialScheduler.CONTINUE
@@ -317,7 +327,12 @@ class CooperativeScheduler(FIFOScheduler):
             self._request_stop(trial, f"stopped by the trial scheduler at step {result[STEP]}")
         return TrialScheduler.CONTINUE
 
-    def on_trial_complete(self, tune_controller: TuneController, trial: Trial, result: dict) -> None:
+    def on_trial_complete(
+        self,
+        tune_controller: TuneController,
+        trial: Trial,
+        result: dict,
+    ) -> None:
         """Tell the cell's scheduler that a trial has ended."""
         if VALUE in result:
             self._scheduler(trial).on_trial_complete(tune_controller, trial, result)

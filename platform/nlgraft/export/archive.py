@@ -72,7 +72,13 @@ class Archive:
     differing: tuple[str, ...] = ()
 
 
-def pack(study: Study, store: ArtifactStore, out: Path, *, has_models: bool = True) -> Archive:
+def pack(
+    study: Study,
+    store: ArtifactStore,
+    out: Path,
+    *,
+    has_models: bool = True,
+) -> Archive:
     """Pack a study with everything that its tables rest on.
 
     Args:
@@ -97,7 +103,14 @@ def pack(study: Study, store: ArtifactStore, out: Path, *, has_models: bool = Tr
         partial.unlink(missing_ok=True)
 
 
-def _packed(study: Study, store: ArtifactStore, out: Path, partial: Path, *, has_models: bool) -> Archive:
+def _packed(
+    study: Study,
+    store: ArtifactStore,
+    out: Path,
+    partial: Path,
+    *,
+    has_models: bool,
+) -> Archive:
     """Write an archive to ``partial`` and give it its name."""
     with tempfile.TemporaryDirectory(prefix="nlgraft-pack-") as name:
         root = Path(name)
@@ -183,7 +196,11 @@ def _write_store(path: Path, directory: Path) -> None:
                     shutil.copyfileobj(source, sink, _CHUNK)
 
 
-def _copy(study: Study, store: ArtifactStore, root: Path) -> list[str]:
+def _copy(
+    study: Study,
+    store: ArtifactStore,
+    root: Path,
+) -> list[str]:
     """Copy what tables rest on; returns the keys of weights, which they do not."""
     weights = []
     with noting_inputs() as inputs:
@@ -203,7 +220,11 @@ def _copy(study: Study, store: ArtifactStore, root: Path) -> list[str]:
     return weights
 
 
-def _keys(study: Study, store: ArtifactStore, records: Mapping[str, TrialRecord]) -> Iterator[str]:
+def _keys(
+    study: Study,
+    store: ArtifactStore,
+    records: Mapping[str, TrialRecord],
+) -> Iterator[str]:
     entries = [stage for record in records.values() for stage in record.stages]
     stages = {(stage["name"], stage["fingerprint"]) for stage in entries}
     for name, fingerprint in sorted(stages):
@@ -240,7 +261,11 @@ def _write(path: Path, data: bytes) -> None:
     path.write_bytes(data)
 
 
-def _add(file: zipfile.ZipFile, name: str, data: bytes) -> None:
+def _add(
+    file: zipfile.ZipFile,
+    name: str,
+    data: bytes,
+) -> None:
     # Weights do not get smaller.
     kind = zipfile.ZIP_STORED if name.endswith(".safetensors") else zipfile.ZIP_DEFLATED
     file.writestr(zipfile.ZipInfo(name, _TIME), data, compress_type=kind)

@@ -72,7 +72,11 @@ Forms = dict[str, str]
 """Why each form of the model is there or missing, in one sentence each."""
 
 
-def write_directory(graph: StageGraph, store: ArtifactStore, out: Path) -> tuple[Description, Forms]:
+def write_directory(
+    graph: StageGraph,
+    store: ArtifactStore,
+    out: Path,
+) -> tuple[Description, Forms]:
     """Write the model of a finished trial.
 
     Args:
@@ -103,7 +107,11 @@ def write_directory(graph: StageGraph, store: ArtifactStore, out: Path) -> tuple
     return source.description, forms
 
 
-def _translation(source: ExportSource, fetched: Mapping[str, Path], out: Path) -> Forms:
+def _translation(
+    source: ExportSource,
+    fetched: Mapping[str, Path],
+    out: Path,
+) -> Forms:
     description = source.description
     settings = TranslateSettings.model_validate_json(json.dumps(description.settings))
     model = read_model(fetched[MODEL])
@@ -129,7 +137,11 @@ def _translation(source: ExportSource, fetched: Mapping[str, Path], out: Path) -
     return forms | {"ctranslate2": f"ctranslate2.Translator('{CTRANSLATE2}'); its tokens are the tokenizer's"}
 
 
-def _classification(source: ExportSource, fetched: Mapping[str, Path], out: Path) -> Forms:
+def _classification(
+    source: ExportSource,
+    fetched: Mapping[str, Path],
+    out: Path,
+) -> Forms:
     model, labels = read_classifier(fetched[MODEL], fetched[BODY])
     native = out / NATIVE / MODEL
     native.mkdir(parents=True)
@@ -159,7 +171,11 @@ def _try_transformers(write: Callable[[Path], list[str]], out: Path) -> str:
     return "; ".join(notes)
 
 
-def _checkpoint(source: ExportSource, fetched: Mapping[str, Path], out: Path) -> Forms:
+def _checkpoint(
+    source: ExportSource,
+    fetched: Mapping[str, Path],
+    out: Path,
+) -> Forms:
     """Copy what transformers wrote, and nothing of the stage's own records."""
     checkpoint = fetched[MODEL]
     for path in sorted(checkpoint.iterdir()):
@@ -277,7 +293,12 @@ def _write_transformers_classifier(
     return ["AutoModelForSequenceClassification loads this directory"]
 
 
-def _write_tokenizer(folder: Path, directory: Path, side: Side, max_tokens: int | None) -> None:
+def _write_tokenizer(
+    folder: Path,
+    directory: Path,
+    side: Side,
+    max_tokens: int | None,
+) -> None:
     """Write a tokenizer that puts the ids of a side around each sentence."""
     vocabulary = load_vocabulary(folder)
     save_tokenizer(folder, vocabulary, directory)

@@ -270,7 +270,11 @@ class Choice:
         return resolved.graph(self.trial.seed)
 
 
-def choose(result: StudyResult, cell: str | None = None, seed: int | None = None) -> Choice:
+def choose(
+    result: StudyResult,
+    cell: str | None = None,
+    seed: int | None = None,
+) -> Choice:
     """Choose a replicate; without a cell the best one, without a seed that of the median score.
 
     The objective decides, on dev, so that test scores of what is taken away stay unbiased by the choice. The

@@ -168,7 +168,10 @@ class Attention(nn.Module):
         return self.project_states(memory.states, memory.mask, present)
 
     def project_states(
-        self, states_BSC: Tensor, mask: Tensor | None = None, present: Tensor | None = None
+        self,
+        states_BSC: Tensor,
+        mask: Tensor | None = None,
+        present: Tensor | None = None,
     ) -> KeyValue:
         """Compute the keys and values of states under a given mask; an open slot is appended last.
 
@@ -188,7 +191,13 @@ class Attention(nn.Module):
         key, value = by_head.permute(2, 0, 3, 1, 4)
         return KeyValue(key, value, mask, present)
 
-    def forward(self, x_RTD: Tensor, memories: Sequence[KeyValue], *, is_causal: bool = False) -> Tensor:
+    def forward(
+        self,
+        x_RTD: Tensor,
+        memories: Sequence[KeyValue],
+        *,
+        is_causal: bool = False,
+    ) -> Tensor:
         """Attend to each memory and average over those present.
 
         The hypotheses of a sentence (R = B x hypotheses, side by side) become further queries to that

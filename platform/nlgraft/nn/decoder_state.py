@@ -232,7 +232,12 @@ def _side_by_side(new: Tensor, beam: int) -> Tensor:
     return new.unflatten(0, (-1, beam)).squeeze(3).transpose(1, 2)
 
 
-def _grown(buffer: Tensor | None, new: Tensor, length: int, stop: int) -> Tensor:
+def _grown(
+    buffer: Tensor | None,
+    new: Tensor,
+    length: int,
+    stop: int,
+) -> Tensor:
     if buffer is not None and stop <= buffer.shape[2]:
         return buffer
     batch, num_heads, beam, width = new.shape

@@ -51,7 +51,12 @@ class SinusoidalPositions(nn.Module):
 
     table: Tensor
 
-    def __init__(self, d_model: int, layout: Layout, num_positions: int = 256) -> None:
+    def __init__(
+        self,
+        d_model: int,
+        layout: Layout,
+        num_positions: int = 256,
+    ) -> None:
         super().__init__()
         self.layout: Layout = layout
         self.register_buffer(
@@ -91,7 +96,12 @@ class LearnedPositions(nn.Module):
 class TableEmbedding(nn.Module):
     """One learned vector per token: N(0, 1/sqrt(D)), the padding row zero."""
 
-    def __init__(self, vocab_size: int, d_model: int, pad_id: int) -> None:
+    def __init__(
+        self,
+        vocab_size: int,
+        d_model: int,
+        pad_id: int,
+    ) -> None:
         super().__init__()
         self.table = nn.Embedding(vocab_size, d_model, padding_idx=pad_id)
         nn.init.normal_(self.table.weight, std=d_model**-0.5)
@@ -144,7 +154,13 @@ class InputLayer(nn.Module):
         self.norm = nn.LayerNorm(d_model, eps=config.norm_eps) if config.has_embedding_norm else None
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, embedded_BTD: Tensor, *, segment: int | None = None, start: int = 0) -> Tensor:
+    def forward(
+        self,
+        embedded_BTD: Tensor,
+        *,
+        segment: int | None = None,
+        start: int = 0,
+    ) -> Tensor:
         """Make the first layer's input [B, T, D].
 
         Args:

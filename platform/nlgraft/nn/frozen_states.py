@@ -68,7 +68,10 @@ def write_frozen_states(
 
 
 def state_means(
-    reader: Context | ContextualEmbedding, sequences: Sequence[Sequence[int]], *, batch_tokens: int = 8192
+    reader: Context | ContextualEmbedding,
+    sequences: Sequence[Sequence[int]],
+    *,
+    batch_tokens: int = 8192,
 ) -> Tensor:
     """Average the layers that a frozen encoder's pooling selects over all tokens of a corpus, [L, H].
 

@@ -140,7 +140,12 @@ class FusionBranch(nn.Module):
         if config.fusion.init == "zero":
             zero(self.attention.output if self.ffn is None else self.ffn.outer)
 
-    def forward(self, query_RTD: Tensor, x_RTD: Tensor, memory: KeyValue) -> Tensor:
+    def forward(
+        self,
+        query_RTD: Tensor,
+        x_RTD: Tensor,
+        memory: KeyValue,
+    ) -> Tensor:
         """Run the branch up to its site.
 
         Args:
@@ -188,12 +193,22 @@ class Fusion(nn.Module):
             for branch, memory in zip(self._branches(), contexts, strict=True)
         ]
 
-    def flows(self, query_RTD: Tensor, x_RTD: Tensor, memories: Sequence[KeyValue]) -> list[Tensor]:
+    def flows(
+        self,
+        query_RTD: Tensor,
+        x_RTD: Tensor,
+        memories: Sequence[KeyValue],
+    ) -> list[Tensor]:
         """Run every branch on what ``project`` returned; one flow [R, T, D] each."""
         pairs = zip(self._branches(), memories, strict=True)
         return [branch(query_RTD, x_RTD, memory) for branch, memory in pairs]
 
-    def at(self, site: Site, own_RTD: Tensor, flows: Sequence[Tensor]) -> Tensor:
+    def at(
+        self,
+        site: Site,
+        own_RTD: Tensor,
+        flows: Sequence[Tensor],
+    ) -> Tensor:
         """Merge the flows [R, T, D] if ``site``, the point that the layer has reached, is the merge site."""
         if self.merge is None or site != self.site:
             return own_RTD

@@ -36,7 +36,11 @@ LengthPenalty = Literal["gnmt", "average", "none"]
 _BLOCK = 64
 
 
-def length_limits(sources: Sequence[Tokens], ratio: float, offset: int) -> Tensor:
+def length_limits(
+    sources: Sequence[Tokens],
+    ratio: float,
+    offset: int,
+) -> Tensor:
     """Compute the longest hypothesis of each sentence without its end token, int64 [B], at least 1.
 
     Args:
@@ -48,7 +52,11 @@ def length_limits(sources: Sequence[Tokens], ratio: float, offset: int) -> Tenso
     return (lengths_B * ratio).floor().long().add(offset).clamp(min=1)
 
 
-def penalty(length: float | Tensor, kind: LengthPenalty, alpha: float) -> Any:
+def penalty(
+    length: float | Tensor,
+    kind: LengthPenalty,
+    alpha: float,
+) -> Any:
     """Compute the divisor of a log-probability; 1 for ``none``.
 
     Args:
@@ -81,7 +89,11 @@ def forbid_repeats(logits_RV: Tensor, tokens_RT: Tensor, size: int) -> None:
     logits_RV[row, windows[row, place, -1]] = -math.inf
 
 
-def top_candidates(scores_RV: Tensor, before_BK: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+def top_candidates(
+    scores_RV: Tensor,
+    before_BK: Tensor,
+    count: int,
+) -> tuple[Tensor, Tensor, Tensor]:
     """Find the best continuations of each sentence over all its hypotheses; exact.
 
     The C best values lie in the C blocks with the largest maxima, so only these are searched: one vectorised
@@ -192,7 +204,11 @@ def _begin(
     return state, limits_B
 
 
-def search_limits(model: Seq2Seq, sources: Sequence[Tokens], config: GenerationConfig) -> Tensor:
+def search_limits(
+    model: Seq2Seq,
+    sources: Sequence[Tokens],
+    config: GenerationConfig,
+) -> Tensor:
     """Compute the longest hypothesis of each sentence [B]: limited by the rules and by the position table."""
     limits_B = length_limits(sources, config.max_length_ratio, config.max_length_offset)
     if model.config.target_positions != "learned":
@@ -260,7 +276,12 @@ class _Search:
         return penalty(num_tokens, self.config.length_penalty, self.config.alpha)
 
     def collect(
-        self, rows_D: Tensor, tokens_DNT: Tensor, lengths_DN: Tensor, scores_DN: Tensor, logs_DN: Tensor
+        self,
+        rows_D: Tensor,
+        tokens_DNT: Tensor,
+        lengths_DN: Tensor,
+        scores_DN: Tensor,
+        logs_DN: Tensor,
     ) -> None:
         """Store the N hypotheses of each of D finished sentences, given by their rows in the batch."""
         # All sentences at once, since each copy waits for the device.
@@ -338,7 +359,12 @@ class _Beams(_Search):
         logs, parents, tokens = zip(*parts, strict=True)
         return torch.cat(logs), torch.cat(parents), torch.cat(tokens)
 
-    def _keep_ended(self, logs_BC: Tensor, parent_BC: Tensor, is_end_BC: Tensor) -> None:
+    def _keep_ended(
+        self,
+        logs_BC: Tensor,
+        parent_BC: Tensor,
+        is_end_BC: Tensor,
+    ) -> None:
         beam = self.config.beam
         # As in fairseq, an end token counts only among the first `beam` candidates.
         is_new_BK = (is_end_BC & (logs_BC > -math.inf))[:, :beam]
@@ -364,7 +390,13 @@ class _Beams(_Search):
         self.ended_tokens_BKT = tokens.gather(1, place_BKT)
         self.num_ended_B += is_new_BK.sum(1)
 
-    def _keep_live(self, logs_BC: Tensor, parent_BC: Tensor, token_BC: Tensor, is_end_BC: Tensor) -> None:
+    def _keep_live(
+        self,
+        logs_BC: Tensor,
+        parent_BC: Tensor,
+        token_BC: Tensor,
+        is_end_BC: Tensor,
+    ) -> None:
         beam, num_candidates = self.config.beam, logs_BC.shape[1]
         # Candidates are sorted, so small numbers are the best; ended ones go behind all live ones.
         order_BC = torch.arange(num_candidates, device=logs_BC.device) + num_candidates * is_end_BC

@@ -155,7 +155,14 @@ class Combiner(nn.Module):
         else:
             self.linear = nn.Linear(2 * d_model, d_model)
 
-    def forward(self, ahead_BTD: Tensor, back_BTD: Tensor, valid_BT: Tensor, *, sees_current: bool) -> Tensor:
+    def forward(
+        self,
+        ahead_BTD: Tensor,
+        back_BTD: Tensor,
+        valid_BT: Tensor,
+        *,
+        sees_current: bool,
+    ) -> Tensor:
         """Combine the last states of both towers into one state per token, [B, T, D].
 
         Args:
@@ -184,7 +191,11 @@ class Combiner(nn.Module):
         return self.ffn_residual.around(x_BTD, self.ffn)
 
 
-def neighbours(left_BTD: Tensor, right_BTD: Tensor, valid_BT: Tensor) -> tuple[Tensor, Tensor]:
+def neighbours(
+    left_BTD: Tensor,
+    right_BTD: Tensor,
+    valid_BT: Tensor,
+) -> tuple[Tensor, Tensor]:
     """Return the states of the token before and of the token after each position, zero where there is none.
 
     Args:

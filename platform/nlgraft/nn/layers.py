@@ -84,11 +84,21 @@ class DecoderLayer(nn.Module):
     def _further(self) -> list[Attention]:
         return cast("list[Attention]", list(self.further_attentions))
 
-    def forward(self, x_BTD: Tensor, bank: Sequence[Memory], contexts: Sequence[Memory]) -> Tensor:
+    def forward(
+        self,
+        x_BTD: Tensor,
+        bank: Sequence[Memory],
+        contexts: Sequence[Memory],
+    ) -> Tensor:
         """Run the layer on whole targets [B, T, D]; returns [B, T, D]."""
         return self.step(x_BTD, self.project(bank, contexts))
 
-    def step(self, x_RTD: Tensor, memory: LayerMemory, cache: SelfCache | None = None) -> Tensor:
+    def step(
+        self,
+        x_RTD: Tensor,
+        memory: LayerMemory,
+        cache: SelfCache | None = None,
+    ) -> Tensor:
         """Run the layer: on whole targets without a cache, on one token per row with it.
 
         Args:
@@ -184,7 +194,12 @@ class FineLayer(nn.Module):
         attended = self.attention(query, [self.attention.project(x.with_states(query))])
         return x.with_states(self.attention_residual.leave(x.states, attended))
 
-    def _attend_others(self, bank: Sequence[Memory], coarse: Sequence[Memory], k: int) -> Tensor:
+    def _attend_others(
+        self,
+        bank: Sequence[Memory],
+        coarse: Sequence[Memory],
+        k: int,
+    ) -> Tensor:
         x_BTD = bank[k].states
         if self.cross_attention is None or self.cross_residual is None:
             return x_BTD

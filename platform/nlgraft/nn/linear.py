@@ -44,7 +44,11 @@ def _has_fast_kernels() -> bool:
 _IS_AVAILABLE = _has_fast_kernels()
 
 
-def product(a_RK: Tensor, b_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:
+def product(
+    a_RK: Tensor,
+    b_NK: Tensor,
+    bias_N: Tensor | None = None,
+) -> Tensor:
     """Compute ``a @ b.T + bias``, [R, N], without gradients; ``b`` may be a transposed view."""
     if _is_worthwhile(a_RK, b_NK):
         return _by_onednn(a_RK, b_NK, bias_N)
@@ -72,7 +76,11 @@ def _is_possible(*tensors: Tensor) -> bool:
     return all(t.dtype == torch.float32 and t.device.type == "cpu" for t in tensors)
 
 
-def _by_onednn(a_RK: Tensor, b_NK: Tensor, bias_N: Tensor | None) -> Tensor:
+def _by_onednn(
+    a_RK: Tensor,
+    b_NK: Tensor,
+    bias_N: Tensor | None,
+) -> Tensor:
     return cast("Tensor", torch.ops.mkldnn._linear_pointwise(a_RK, b_NK, bias_N, "none", [], ""))
 
 
@@ -137,7 +145,12 @@ class _Packed:
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight_NK: Tensor, bias_N: Tensor | None) -> Tensor:
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight_NK: Tensor,
+        bias_N: Tensor | None,
+    ) -> Tensor:
         ctx.save_for_backward(x, weight_NK)
         y_RN = _by_onednn(x.flatten(0, -2), weight_NK, bias_N)
         # As torch's own matmul does: a view could not be changed in place by what follows, such as a ReLU.
@@ -222,7 +235,13 @@ def zero(linear: nn.Linear) -> None:
 class FeedForward(nn.Module):
     """The feed-forward block W2 drop(act(W1 x + b1)) + b2."""
 
-    def __init__(self, d_model: int, ffn_dim: int, activation: Activation, activation_dropout: float) -> None:
+    def __init__(
+        self,
+        d_model: int,
+        ffn_dim: int,
+        activation: Activation,
+        activation_dropout: float,
+    ) -> None:
         super().__init__()
         self.inner = Linear(d_model, ffn_dim)
         self.outer = Linear(ffn_dim, d_model)

@@ -116,7 +116,13 @@ class MaskedLM(nn.Module, ABC):
 class EncoderMaskedLM(MaskedLM):
     """The encoder of our Transformer; logits come from the embedding table that all sides share."""
 
-    def __init__(self, model: Seq2Seq, head: PredictionHead | None, *, can_predict: bool) -> None:
+    def __init__(
+        self,
+        model: Seq2Seq,
+        head: PredictionHead | None,
+        *,
+        can_predict: bool,
+    ) -> None:
         """Take the encoder of a model with ``tying`` ``all``, whose decoder is dropped.
 
         ``head`` stands between the states and the table; None: nothing does.
@@ -163,7 +169,11 @@ class TransformersMaskedLM(TransformersLM, MaskedLM):
         positions_M = _predicted(batch)
         states: list[Tensor] = []
 
-        def keep_predicted(_module: nn.Module, _inputs: Any, output: Any) -> Any:
+        def keep_predicted(
+            _module: nn.Module,
+            _inputs: Any,
+            output: Any,
+        ) -> Any:
             states.append(output.last_hidden_state)
             flat = output.last_hidden_state.flatten(0, 1)
             return type(output)(last_hidden_state=flat.index_select(0, positions_M)[None])
@@ -194,7 +204,11 @@ def _predicted(batch: MaskedBatch) -> Tensor:
     return (batch.labels.flatten() != NOT_PREDICTED).nonzero()[:, 0]
 
 
-def load_checkpoint(name: str, revision: str | None, seed: int) -> tuple[TransformersMaskedLM, list[str]]:
+def load_checkpoint(
+    name: str,
+    revision: str | None,
+    seed: int,
+) -> tuple[TransformersMaskedLM, list[str]]:
     """Read a checkpoint of transformers in fp32.
 
     Args:
@@ -256,7 +270,12 @@ class Classifier(nn.Module):
     Source: Devlin et al. (2019), section 4.1 (the first token's state, through a dense layer with tanh).
     """
 
-    def __init__(self, body: MaskedLM, num_classes: int, config: ClassifierConfig) -> None:
+    def __init__(
+        self,
+        body: MaskedLM,
+        num_classes: int,
+        config: ClassifierConfig,
+    ) -> None:
         super().__init__()
         self.config = config
         self.body = body

@@ -140,7 +140,12 @@ class Seq2Seq(nn.Module):
             coarse = [self._encode(memory, read, source) for source, memory in enumerate(bank)]
         return Encoding(self.fine_encoder(coarse), read)
 
-    def _encode(self, x: Memory, contexts: Mapping[str, Memory], source: int = 0) -> Memory:
+    def _encode(
+        self,
+        x: Memory,
+        contexts: Mapping[str, Memory],
+        source: int = 0,
+    ) -> Memory:
         read = list(contexts.values()) if self.config.fusion.side in ("source", "both") else []
         encoder, norm = self.encoder, self.encoder_norm
         if source and self.config.encoding == "own":

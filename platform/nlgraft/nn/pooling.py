@@ -213,7 +213,11 @@ class Dynamic(LayerPooling):
     """
 
     def __init__(
-        self, config: PoolingConfig, shape: EncoderShape, *, summary: Literal["first_token", "mean"]
+        self,
+        config: PoolingConfig,
+        shape: EncoderShape,
+        *,
+        summary: Literal["first_token", "mean"],
     ) -> None:
         super().__init__(shape.hidden_dim)
         self.summary = summary

@@ -136,7 +136,13 @@ def build_fresh(model_class: Any, config: Any, seed: int) -> Any:
         return model_class(config)
 
 
-def fresh_like(model: Any, vocab_size: int, *, pad_id: int | None, seed: int) -> Any:
+def fresh_like(
+    model: Any,
+    vocab_size: int,
+    *,
+    pad_id: int | None,
+    seed: int,
+) -> Any:
     """Build a model of the same architecture with fresh weights and another vocabulary."""
     config = copy.deepcopy(model.config)
     config.vocab_size, config.pad_token_id = vocab_size, pad_id
@@ -234,7 +240,12 @@ def is_causal_lm(directory: Path) -> bool:
 
 
 def fresh_llama(
-    config: LlamaConfig, vocab_size: int, *, end_id: int, max_tokens: int, seed: int
+    config: LlamaConfig,
+    vocab_size: int,
+    *,
+    end_id: int,
+    max_tokens: int,
+    seed: int,
 ) -> TransformersCausalLM:
     """Build a Llama of transformers with fresh weights; ``end_id`` stands at both ends of a text."""
     import transformers

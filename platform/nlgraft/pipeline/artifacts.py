@@ -170,7 +170,12 @@ class KnownManifests:
         limit: How many are kept of one name.
     """
 
-    def __init__(self, files: Files, artifacts: Artifacts, limit: int) -> None:
+    def __init__(
+        self,
+        files: Files,
+        artifacts: Artifacts,
+        limit: int,
+    ) -> None:
         self._files = files
         self._artifacts = artifacts
         self._limit = limit

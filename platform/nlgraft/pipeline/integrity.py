@@ -40,7 +40,11 @@ class FileEntry:
     bytes: int
 
 
-def read_document(kind: TypeAdapter[_Document], data: bytes | None, name: str) -> _Document:
+def read_document(
+    kind: TypeAdapter[_Document],
+    data: bytes | None,
+    name: str,
+) -> _Document:
     """Read a manifest.
 
     Raises:
@@ -101,7 +105,12 @@ def remember_verified(directory: Path, entries: Mapping[str, FileEntry]) -> None
         _verified.add((os.fspath(path), status.st_size, status.st_mtime_ns, entry.sha256))
 
 
-def find_damage(directory: Path, entries: Mapping[str, FileEntry], *, is_afresh: bool = False) -> str | None:
+def find_damage(
+    directory: Path,
+    entries: Mapping[str, FileEntry],
+    *,
+    is_afresh: bool = False,
+) -> str | None:
     """Describe the first file that differs from its entry; None if all are as recorded.
 
     Args:

@@ -129,7 +129,13 @@ class Lease:
         is_lost: True once another owner has taken it over because this process was silent for too long.
     """
 
-    def __init__(self, files: Files, key: str, holder: LeaseHolder, heartbeat_s: float) -> None:
+    def __init__(
+        self,
+        files: Files,
+        key: str,
+        holder: LeaseHolder,
+        heartbeat_s: float,
+    ) -> None:
         self.key = key
         self.holder = holder
         self.is_lost = False
@@ -235,7 +241,12 @@ class Leases:
         except _Held as held:
             raise StageBusy(fingerprint, str(held)) from None
 
-    def lock_study(self, key: str, owner: str = "", covers: Iterable[str] = ()) -> Lease:
+    def lock_study(
+        self,
+        key: str,
+        owner: str = "",
+        covers: Iterable[str] = (),
+    ) -> Lease:
         """Take the lock of a study, which one driver at a time runs on this store.
 
         Args:
@@ -303,7 +314,12 @@ class Leases:
                 time.sleep(_POLL_S)
         raise AssertionError
 
-    def _take(self, name: str, owner: str, covers: tuple[str, ...] = ()) -> Lease:
+    def _take(
+        self,
+        name: str,
+        owner: str,
+        covers: tuple[str, ...] = (),
+    ) -> Lease:
         key = _lease_key(name)
         pid, now = os.getpid(), time.time()
         state = _kernel_state(pid)

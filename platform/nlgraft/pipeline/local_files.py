@@ -84,7 +84,12 @@ class LocalFiles:
         return True
 
     @store_errors("write")
-    def replace(self, key: str, old: bytes | None, new: bytes) -> bool:
+    def replace(
+        self,
+        key: str,
+        old: bytes | None,
+        new: bytes,
+    ) -> bool:
         """Write a key only if it holds `old`, or with None is missing.
 
         True for the one caller whose data it then holds.
@@ -102,7 +107,12 @@ class LocalFiles:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             (self.root / key).unlink()
 
-    def _exchange(self, key: str, old: bytes, new: bytes | None) -> bool:
+    def _exchange(
+        self,
+        key: str,
+        old: bytes,
+        new: bytes | None,
+    ) -> bool:
         """Replace a key that holds `old`, or remove it.
 
         No call of a file system compares and renames at once. So the file moves out of a claim, a folder
@@ -184,7 +194,12 @@ class LocalFiles:
             return None
 
     @store_errors("write")
-    def put_directory(self, source: Path, key: str, entries: Mapping[str, FileEntry]) -> Path:
+    def put_directory(
+        self,
+        source: Path,
+        key: str,
+        entries: Mapping[str, FileEntry],
+    ) -> Path:
         """Move files of a local directory below a key that nobody else writes to.
 
         Returns:

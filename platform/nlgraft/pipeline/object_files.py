@@ -58,7 +58,12 @@ class ObjectFiles:
         cache: Fetched directories lie here by their key.
     """
 
-    def __init__(self, objects: ObjectStore, name: str, cache: Path) -> None:
+    def __init__(
+        self,
+        objects: ObjectStore,
+        name: str,
+        cache: Path,
+    ) -> None:
         self.name = name
         self.cache = cache
         self.scratch = Scratch(cache / "tmp")
@@ -109,7 +114,12 @@ class ObjectFiles:
                 return self.read(key) == data
         return True
 
-    def replace(self, key: str, old: bytes | None, new: bytes) -> bool:
+    def replace(
+        self,
+        key: str,
+        old: bytes | None,
+        new: bytes,
+    ) -> bool:
         """Write a key only if it holds `old` (None: is missing)."""
         if old is None:
             return self.create(key, new)
@@ -164,7 +174,12 @@ class ObjectFiles:
         head = self._head(key)
         return None if head is None else head["last_modified"].timestamp()
 
-    def put_directory(self, source: Path, key: str, entries: Mapping[str, FileEntry]) -> Path:
+    def put_directory(
+        self,
+        source: Path,
+        key: str,
+        entries: Mapping[str, FileEntry],
+    ) -> Path:
         """Upload files of a local directory, which becomes the cached copy."""
 
         def upload(name: str) -> None:
@@ -228,7 +243,12 @@ class ObjectFiles:
                 digest.update(chunk)
         return digest.hexdigest()
 
-    def _keep(self, source: Path, key: str, entries: Mapping[str, FileEntry]) -> Path:
+    def _keep(
+        self,
+        source: Path,
+        key: str,
+        entries: Mapping[str, FileEntry],
+    ) -> Path:
         """Move a directory into the cache; another process of this host may be doing the same."""
         target = self.cache / key
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -35,12 +35,22 @@ class Records:
 
     _files: Files
 
-    def read(self, kind: Kind, key: str, form: TypeAdapter[_Form]) -> _Form | None:
+    def read(
+        self,
+        kind: Kind,
+        key: str,
+        form: TypeAdapter[_Form],
+    ) -> _Form | None:
         """Read a document; None if it is missing or does not have the form."""
         path = _path(kind, key)
         return self._decode(path, self._files.read(path), form)
 
-    def write(self, kind: Kind, key: str, document: dict[str, Any]) -> None:
+    def write(
+        self,
+        kind: Kind,
+        key: str,
+        document: dict[str, Any],
+    ) -> None:
         """Write a document in one step.
 
         Raises:
@@ -86,7 +96,12 @@ class Records:
                 documents[key] = document
         return documents
 
-    def _decode(self, path: str, data: bytes | None, form: TypeAdapter[_Form]) -> _Form | None:
+    def _decode(
+        self,
+        path: str,
+        data: bytes | None,
+        form: TypeAdapter[_Form],
+    ) -> _Form | None:
         if data in (None, REMOVED):
             return None
         try:
@@ -99,7 +114,11 @@ class Records:
         return None
 
 
-def _encode(kind: Kind, key: str, document: dict[str, Any]) -> bytes:
+def _encode(
+    kind: Kind,
+    key: str,
+    document: dict[str, Any],
+) -> bytes:
     try:
         return json.dumps(document, allow_nan=False, ensure_ascii=False).encode()
     except (TypeError, ValueError) as error:
@@ -151,7 +170,12 @@ class Journal(Generic[_Form]):
         form: Type of a document.
     """
 
-    def __init__(self, files: Files, name: str, form: type[_Form]) -> None:
+    def __init__(
+        self,
+        files: Files,
+        name: str,
+        form: type[_Form],
+    ) -> None:
         self._files = files
         self._name = name
         self._form = TypeAdapter(form)

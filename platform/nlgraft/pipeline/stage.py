@@ -238,7 +238,12 @@ class Reporter(Protocol):
     **Failure**: neither method may raise because a tracking server is away; training must not stop for it.
     """
 
-    def report(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
+    def report(
+        self,
+        stage: str,
+        step: int,
+        metrics: Mapping[str, float],
+    ) -> None:
         """Receive metrics at a step of a stage."""
         ...
 
@@ -250,7 +255,12 @@ class Reporter(Protocol):
 class NullReporter:
     """A reporter that keeps nothing and never stops anything."""
 
-    def report(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
+    def report(
+        self,
+        stage: str,
+        step: int,
+        metrics: Mapping[str, float],
+    ) -> None:
         """Drop the metrics."""
 
     def should_stop(self) -> str | None:

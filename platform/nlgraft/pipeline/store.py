@@ -319,7 +319,12 @@ class ArtifactStore:
         self.mark()
         return self._files.scratch.new(stage.fingerprint)
 
-    def publish(self, stage: Stage, directory: Path, **making: Unpack[Making]) -> Path:
+    def publish(
+        self,
+        stage: Stage,
+        directory: Path,
+        **making: Unpack[Making],
+    ) -> Path:
         """Make a stage's artifact visible in one step.
 
         Args:

@@ -217,7 +217,12 @@ class RecordingReporter:
         self.num_preemptions = 0
         self._inner = inner
 
-    def report(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
+    def report(
+        self,
+        stage: str,
+        step: int,
+        metrics: Mapping[str, float],
+    ) -> None:
         """Keep the metrics and pass them on."""
         unix_ms = int(time.time() * 1000)
         curves = self.curves.setdefault(stage, {})
@@ -304,7 +309,11 @@ def _parse_metrics(data: bytes | None) -> dict[str, _Metric]:
     return metrics
 
 
-def _parse(form: TypeAdapter[_Form], data: bytes | None, name: str) -> _Form:
+def _parse(
+    form: TypeAdapter[_Form],
+    data: bytes | None,
+    name: str,
+) -> _Form:
     try:
         return form.validate_json(data or b"{}", strict=True)
     except ValidationError as error:
@@ -556,7 +565,11 @@ def one_line(error: BaseException, place: str = "an unnamed file") -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def end_of(error: BaseException, stage: str, store: ArtifactStore) -> HostFault | TrialStopped | TrialFailed:
+def end_of(
+    error: BaseException,
+    stage: str,
+    store: ArtifactStore,
+) -> HostFault | TrialStopped | TrialFailed:
     """Return which end of a trial an error of a stage or of the store is.
 
     An error of the disk on which a host keeps what it fetches and writes is the host's; a local store has no
@@ -712,12 +725,21 @@ class StageRunner:
             raise TrialStopped(reason)
         time.sleep(pause_s)
 
-    def _note(self, stage: Stage, verdict: Verdict, duration_s: float) -> None:
+    def _note(
+        self,
+        stage: Stage,
+        verdict: Verdict,
+        duration_s: float,
+    ) -> None:
         self._entries[stage.fingerprint] = _entry(stage, verdict, duration_s)
         self._stored.add(stage.fingerprint)
 
     def _note_end(
-        self, stage: Stage, end: HostFault | TrialStopped | TrialFailed, ran: Verdict, started: float
+        self,
+        stage: Stage,
+        end: HostFault | TrialStopped | TrialFailed,
+        ran: Verdict,
+        started: float,
     ) -> None:
         if isinstance(end, HostFault):
             return
@@ -727,7 +749,11 @@ class StageRunner:
         self._entries[stage.fingerprint] = {**entry, "ran_because": ran.reason, **failed}
 
 
-def _entry(stage: Stage, verdict: Verdict, duration_s: float) -> dict[str, Any]:
+def _entry(
+    stage: Stage,
+    verdict: Verdict,
+    duration_s: float,
+) -> dict[str, Any]:
     return {
         "name": stage.name,
         "fingerprint": stage.fingerprint,

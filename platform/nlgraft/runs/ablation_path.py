@@ -85,7 +85,13 @@ class AblationPath:
         return make_table([*rows, _row("all of them", self.whole)], notes=notes)
 
 
-def follow(study: Study, cell: Cell, place: Place, *, is_running: bool) -> AblationPath:
+def follow(
+    study: Study,
+    cell: Cell,
+    place: Place,
+    *,
+    is_running: bool,
+) -> AblationPath:
     """Follow the path of a cell's search as far as its trials have finished, or run them to its end.
 
     Args:
@@ -139,7 +145,11 @@ def follow(study: Study, cell: Cell, place: Place, *, is_running: bool) -> Ablat
     return AblationPath(metric, trained_once, steps, whole, _union(blocks), num_waiting, declared)
 
 
-def change_blocks(params: Changes, space: Mapping[str, Domain], config: Mapping[str, Any]) -> list[Changes]:
+def change_blocks(
+    params: Changes,
+    space: Mapping[str, Domain],
+    config: Mapping[str, Any],
+) -> list[Changes]:
     """Divide what a search changed into changes that can be made one after another.
 
     Args:
@@ -174,7 +184,11 @@ def _pairs(current: Study, blocks: list[Changes]) -> list[tuple[Changes, Study, 
     return pairs
 
 
-def _comparison(current: Study, configs: list[Study], seeds: Sequence[int] = ()) -> Study:
+def _comparison(
+    current: Study,
+    configs: list[Study],
+    seeds: Sequence[int] = (),
+) -> Study:
     arms = {str(number): config for number, config in enumerate(configs, 1)}
     return comparison_study(current, arms, seeds or current.seeds, len(current.seeds), "path")
 

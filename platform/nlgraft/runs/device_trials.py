@@ -52,7 +52,11 @@ def current_device() -> str:
     return "cpu" if accelerator is None else f"{accelerator.type}:0"
 
 
-def trial_in(place: str | Path, graph: StageGraph, **options: Any) -> TrialRecord:
+def trial_in(
+    place: str | Path,
+    graph: StageGraph,
+    **options: Any,
+) -> TrialRecord:
     """Run a trial in a store at a place, with options of `run_trial`."""
     defaults = {"reporter": NullReporter(), "config": {}, "is_waiting": True}
     return run_trial(graph, ArtifactStore.open(place), **(defaults | options))
@@ -91,7 +95,11 @@ def systems_with_trials() -> dict[str, Path]:
     return {path: study for path, study in small.items() if study is not None}
 
 
-def small_trial(system_path: str, cell: int = -1, changes: Mapping[str, Any] | None = None) -> StageGraph:
+def small_trial(
+    system_path: str,
+    cell: int = -1,
+    changes: Mapping[str, Any] | None = None,
+) -> StageGraph:
     """Build a trial of seconds: a cell of a study that comes with the system, with few steps and little text.
 
     Args:
@@ -132,7 +140,11 @@ def without_dropout(config: BaseModel) -> BaseModel:
     return config.model_copy(update={name: changed(name, value) for name, value in config})
 
 
-def unequal_losses(system_path: str, place: str | Path, **options: Any) -> dict[str, Any]:
+def unequal_losses(
+    system_path: str,
+    place: str | Path,
+    **options: Any,
+) -> dict[str, Any]:
     """Run a small trial on the CPU, and in a store at a place with options; return the losses that differ."""
     graph = small_trial(system_path)
     with tempfile.TemporaryDirectory() as folder:

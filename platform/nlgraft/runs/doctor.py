@@ -65,7 +65,11 @@ class Check:
     name: str = ""
 
 
-def examine(storage: str, tracking_uri: str, address: str | None) -> Iterator[Check]:
+def examine(
+    storage: str,
+    tracking_uri: str,
+    address: str | None,
+) -> Iterator[Check]:
     """Check this machine, or with an address the nodes of a cluster and a group of workers over them.
 
     Args:
@@ -237,7 +241,11 @@ def check_system(path: str) -> Check:
     return _compared(unequal, f"trains and decodes on {device}", time.perf_counter() - began_s)
 
 
-def _compared(unequal: dict[str, Any], what: str, seconds: float) -> Check:
+def _compared(
+    unequal: dict[str, Any],
+    what: str,
+    seconds: float,
+) -> Check:
     figures = {"unequal": unequal, "seconds": round(seconds, 1)}
     if not unequal:
         return Check("ok", what, figures=figures)
@@ -258,7 +266,11 @@ def check_speed() -> Check:
     return Check("ok", what, figures=speed)
 
 
-def _examine_cluster(storage: str, tracking_uri: str, address: str) -> Iterator[Check]:
+def _examine_cluster(
+    storage: str,
+    tracking_uri: str,
+    address: str,
+) -> Iterator[Check]:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 

@@ -290,7 +290,12 @@ def differences(first: Study, second: Study) -> dict[str, list[Row]]:
     }
 
 
-def _changed(first: Mapping[str, str], second: Mapping[str, str], *, has_equal: bool = False) -> list[Row]:
+def _changed(
+    first: Mapping[str, str],
+    second: Mapping[str, str],
+    *,
+    has_equal: bool = False,
+) -> list[Row]:
     names = dict.fromkeys([*first, *second])
     return [
         (name, first.get(name, ""), second.get(name, ""))

@@ -307,7 +307,11 @@ def _cell_document(study: Study, cell: Cell) -> dict[str, Any]:
     }
 
 
-def _read(study: Study, values: dict[str, Any], changes: Sequence[str] = ()) -> Study:
+def _read(
+    study: Study,
+    values: dict[str, Any],
+    changes: Sequence[str] = (),
+) -> Study:
     directory = Path(study.directory) if study.directory is not None else Path.cwd()
     return read_study(documents.from_values(values), changes, {}, study.name, Study, directory)
 
@@ -350,7 +354,12 @@ class Attempt:
             self._begin(origin, stream.kept(origin).get(last.entered.against), changes)
         self._once = check_comparable(self._kept, self._new)
 
-    def _begin(self, origin: str, chosen: Proposal | None, changes: Sequence[str]) -> None:
+    def _begin(
+        self,
+        origin: str,
+        chosen: Proposal | None,
+        changes: Sequence[str],
+    ) -> None:
         """Put the changes on top of a kept proposal, or of the baseline."""
         overrides = {} if chosen is None else chosen.entered.overrides
         self._kept = with_overrides(self._base, overrides)
@@ -396,7 +405,13 @@ class Attempt:
         assert proposal is not None
         return proposal
 
-    def _pair(self, number: int, block: int, num_seeds: int, first: int) -> Study:
+    def _pair(
+        self,
+        number: int,
+        block: int,
+        num_seeds: int,
+        first: int,
+    ) -> Study:
         """The study of the kept settings and the proposed ones, on the seeds of a block."""
         seeds = seeds_of(block, num_seeds)
         return comparison_study(self._kept, {str(number): self._new}, seeds, first)
@@ -438,7 +453,12 @@ class Attempt:
             p=verdict.p,
         )
 
-    def _append(self, kind: Literal["lost", "decided", "measured"], number: int, **values: Any) -> Stream:
+    def _append(
+        self,
+        kind: Literal["lost", "decided", "measured"],
+        number: int,
+        **values: Any,
+    ) -> Stream:
         step = Step(kind=kind, stream=self._key, number=number, **values)
         # If another driver was faster, what it entered stands: see `Proposal.after`.
         return append(self._place.store, self._key, lambda stream: step)
@@ -459,7 +479,11 @@ class Attempt:
         return self._append("measured", number, seeds=gain.seeds, gains=gain.gains, reason=failures), None
 
     def _answer(
-        self, stream: Stream, verdict: Judgement | None, stopped: str | None, is_repeated: bool
+        self,
+        stream: Stream,
+        verdict: Judgement | None,
+        stopped: str | None,
+        is_repeated: bool,
     ) -> Answer:
         proposal = self._find(stream)
         entered, decided, measured = proposal.entered, proposal.decided, proposal.measured

@@ -36,7 +36,11 @@ _LOCK_PAUSE_S = 2.0
 _Outcome = TypeVar("_Outcome")
 
 
-def tracking_uri(study: Study, store: ArtifactStore, explicit: str | None) -> str:
+def tracking_uri(
+    study: Study,
+    store: ArtifactStore,
+    explicit: str | None,
+) -> str:
     """Choose the MLflow tracking URI of a study.
 
     In this order: the explicit one, the study's, ``MLFLOW_TRACKING_URI``, a SQLite file beside a local store.

@@ -120,7 +120,11 @@ def verify(
 
 
 def _check_tracking(
-    study: Study, cells: Sequence[Cell], planned: PlannedTrials, uri: str, store_id: str
+    study: Study,
+    cells: Sequence[Cell],
+    planned: PlannedTrials,
+    uri: str,
+    store_id: str,
 ) -> list[Finding]:
     prepare_mlflow()
     from nlgraft.tracking.check import check_runs  # loads mlflow

@@ -44,7 +44,11 @@ def _merged(defaults: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[st
     return {**defaults, **settings, **inner}
 
 
-def unmeasured(train: TrainConfig, *measured: str, where: str = "train.") -> Iterator[str]:
+def unmeasured(
+    train: TrainConfig,
+    *measured: str,
+    where: str = "train.",
+) -> Iterator[str]:
     """Yield what is wrong with a ``best_metric``: if it is never measured, the last weights are selected."""
     if train.best_metric not in measured:
         yield f"{where}best_metric is {train.best_metric!r}; measured: {', '.join(measured)}"

@@ -34,7 +34,12 @@ def released_tokenizer(name: str, config: HuggingFaceEncoderConfig) -> Stage:
     return CHECKPOINT_TOKENIZER.stage(f"{name}_tokenizer", settings, NoInputs(), locations=locations)
 
 
-def random_encoder(name: str, encoder: Stage, *, seed: int) -> Stage:
+def random_encoder(
+    name: str,
+    encoder: Stage,
+    *,
+    seed: int,
+) -> Stage:
     """Draw an encoder of the architecture of a pretrained one: the control of its knowledge."""
     return RANDOM_ENCODER.stage(
         f"{name}_random", NoSettings(), RandomEncoderInputs(encoder=encoder), seed=seed
@@ -74,7 +79,13 @@ def frozen_states(
     return FROZEN_STATES.stage(name, settings, FrozenStatesInputs(encoded=text.encoded, encoder=encoder))
 
 
-def state_means(name: str, text: EncodedText, context: ContextConfig, side: Side, encoder: Stage) -> Stage:
+def state_means(
+    name: str,
+    text: EncodedText,
+    context: ContextConfig,
+    side: Side,
+    encoder: Stage,
+) -> Stage:
     """Average the states of a frozen context over one stream of the training text, for a centred pooling."""
     # Of the training text alone, since dev and test must not shape the model.
     inputs = FrozenStatesInputs(encoded=text.encoded, encoder=encoder)

@@ -104,7 +104,12 @@ def _constructed(configs: Mapping[str, ConlangConfig]) -> dict[str, dict[Split, 
 
 
 def _read_corpus(
-    stage: Stage, config: CorpusConfig, name: str, findings: Findings, *, is_redrawn: bool
+    stage: Stage,
+    config: CorpusConfig,
+    name: str,
+    findings: Findings,
+    *,
+    is_redrawn: bool,
 ) -> None:
     if isinstance(config, ConlangConfig):
         _count(name, corpus_report(findings.read.get(stage.fingerprint, {})), findings)
@@ -116,7 +121,11 @@ def _read_corpus(
     findings.warn(stage, [*corpus_check.warnings, *(() if is_redrawn else corpus_check.overlaps)])
 
 
-def _count(name: str, reports: Mapping[str, SplitReport], findings: Findings) -> None:
+def _count(
+    name: str,
+    reports: Mapping[str, SplitReport],
+    findings: Findings,
+) -> None:
     """Keep the counts of a corpus, if it has any."""
     if reports:
         counts = report_json(reports)
@@ -125,7 +134,11 @@ def _count(name: str, reports: Mapping[str, SplitReport], findings: Findings) ->
         }
 
 
-def _compare_corpora(stages: Sequence[Stage], names: Mapping[str, str], findings: Findings) -> None:
+def _compare_corpora(
+    stages: Sequence[Stage],
+    names: Mapping[str, str],
+    findings: Findings,
+) -> None:
     """Warn of scored text in the training text of other corpora; put all overlaps into the counts.
 
     What is scored must not be trained on, in any role. Corpora of one name are levels of a factor; no trial
@@ -227,7 +240,11 @@ def word_tokenizers(stages: Sequence[Stage], findings: Findings) -> None:
             _size(stage, size_problem(config.vocab_size, required, has_coverage=False), findings)
 
 
-def _size(stage: Stage, problem: str | None, findings: Findings) -> None:
+def _size(
+    stage: Stage,
+    problem: str | None,
+    findings: Findings,
+) -> None:
     """Refuse a vocabulary that is too small, or warn of it where other stages leave out some of the text."""
     if problem is not None:
         is_whole = all(_root(corpus) is corpus for corpus in stage.inputs.values())

@@ -68,7 +68,12 @@ def upstream_tokenizer(config: MaskedLMConfig, corpus: Stage) -> Stage:
 
 
 def masked_text(
-    name: str, corpus: Stage, tokenizer: Stage, *, max_tokens: int, dropout: float | None = None
+    name: str,
+    corpus: Stage,
+    tokenizer: Stage,
+    *,
+    max_tokens: int,
+    dropout: float | None = None,
 ) -> MaskedText:
     """Encode a corpus, its words kept; with ``dropout`` trainings segment it anew by BPE-dropout."""
     encoded = ENCODED_WORDS.stage(
@@ -81,7 +86,12 @@ def masked_text(
 
 
 def pretrained_masked_lm(
-    config: MaskedLMConfig, train: TrainConfig, text: MaskedText, *, max_tokens: int, seed: int
+    config: MaskedLMConfig,
+    train: TrainConfig,
+    text: MaskedText,
+    *,
+    max_tokens: int,
+    seed: int,
 ) -> Stage:
     """Train the model that trials share: from scratch, or a released one with its missing head."""
     settings = TrainMaskedSettings(
@@ -100,7 +110,12 @@ def pretrained_masked_lm(
 
 
 def begun_masked_lm(
-    name: str, config: MaskedLMConfig, tokenizer: Stage, *, max_tokens: int, seed: int | None = None
+    name: str,
+    config: MaskedLMConfig,
+    tokenizer: Stage,
+    *,
+    max_tokens: int,
+    seed: int | None = None,
 ) -> Stage:
     """Take a masked language model before any training.
 
@@ -119,7 +134,12 @@ def begun_masked_lm(
 
 
 def continued_masked_lm(
-    name: str, start: Stage, text: MaskedText, settings: TrainMaskedSettings, *, seed: int
+    name: str,
+    start: Stage,
+    text: MaskedText,
+    settings: TrainMaskedSettings,
+    *,
+    seed: int,
 ) -> Stage:
     """Continue the training of a masked language model on other text, segmented as that text is."""
     # The settings are those of several trainings, each on text of its own.
@@ -128,7 +148,12 @@ def continued_masked_lm(
     return TRAIN_MASKED.stage(name, settings, inputs, seed=seed)
 
 
-def masked_scores(trained: Stage, text: MaskedText, config: MaskedLMConfig, splits: Sequence[str]) -> Stage:
+def masked_scores(
+    trained: Stage,
+    text: MaskedText,
+    config: MaskedLMConfig,
+    splits: Sequence[str],
+) -> Stage:
     """Score the trial's model on test, if that is among the splits; its training has scored it on dev."""
     if "test" not in splits:
         return trained

@@ -59,7 +59,12 @@ class Released:
         """Choose the token that becomes the begin of a target, which a language does where it comes last."""
         return MBART_BOS if self.language_place == "first" else language
 
-    def tokenizer(self, name: str, languages: tuple[str, ...] = (), symbols: tuple[str, ...] = ()) -> Stage:
+    def tokenizer(
+        self,
+        name: str,
+        languages: tuple[str, ...] = (),
+        symbols: tuple[str, ...] = (),
+    ) -> Stage:
         """Renumber its tokenizer as this project's own are, with languages and symbols after the mask."""
         content = self.settings.content
         settings = ReleasedTokenizerSettings(content=content, languages=languages, symbols=symbols)
@@ -105,7 +110,11 @@ class Released:
         return MBART.stage(name, settings, ReleasedInputs(tokenizer=tokenizer), locations=self.locations)
 
 
-def language_view(sources: Mapping[str, int], target_id: int, place: LanguagePlace) -> View:
+def language_view(
+    sources: Mapping[str, int],
+    target_id: int,
+    place: LanguagePlace,
+) -> View:
     """Describe batches of lines that name their language.
 
     Args:
@@ -121,7 +130,13 @@ def language_view(sources: Mapping[str, int], target_id: int, place: LanguagePla
     return View(sources=sides, target_start=target_id)
 
 
-def released(checkpoint: str, revision: str | None, *, read_as: Reader, max_tokens: int) -> Released:
+def released(
+    checkpoint: str,
+    revision: str | None,
+    *,
+    read_as: Reader,
+    max_tokens: int,
+) -> Released:
     """Identify a checkpoint by the bytes of its files, or by its name on the hub.
 
     Args:

@@ -81,7 +81,12 @@ def source_roles(num_sources: int) -> tuple[str, ...]:
     return tuple(f"source {index}" for index in range(num_sources))
 
 
-def corpus(name: str, config: AnyCorpus, *, joined_by: str | None = None) -> Stage:
+def corpus(
+    name: str,
+    config: AnyCorpus,
+    *,
+    joined_by: str | None = None,
+) -> Stage:
     """Load a corpus with all of its roles; ``joined_by`` puts several sources on one line."""
     # The digest identifies the text, the location says where this machine has it.
     config = as_corpus(config)
@@ -290,7 +295,13 @@ def untrained_language_model(
     return UNTRAINED_LANGUAGE_MODEL.stage(name, settings, inputs, seed=config.seed_of(seed))
 
 
-def translate(name: str, model: Stage, text: EncodedText, split: str, decoding: DecodingSettings) -> Stage:
+def translate(
+    name: str,
+    model: Stage,
+    text: EncodedText,
+    split: str,
+    decoding: DecodingSettings,
+) -> Stage:
     """Translate a split of a corpus, with sources truncated as in training."""
     sides = (*decoding.view.sources, *decoding.view.contexts.values())
     settings = TranslateSettings(
@@ -594,7 +605,11 @@ SCORE = StageKind(
 
 
 def extract_scores(
-    corpus: Stage, splits: Sequence[str], *, num_sentences: int, rouge_tokenizer: RougeTokenizer | None = None
+    corpus: Stage,
+    splits: Sequence[str],
+    *,
+    num_sentences: int,
+    rouge_tokenizer: RougeTokenizer | None = None,
 ) -> dict[str, Stage]:
     """Score summaries that are taken from the text itself: ``further`` stages of ``scores``."""
     score_stages = {}
@@ -625,7 +640,11 @@ def extract_scores(
 # The piece of a stage graph that scores translations by the learned metrics of a study, without torch.
 
 
-def learned_scores(score: ScoreConfig, corpus: Stage, translations: Mapping[str, Stage]) -> dict[str, Stage]:
+def learned_scores(
+    score: ScoreConfig,
+    corpus: Stage,
+    translations: Mapping[str, Stage],
+) -> dict[str, Stage]:
     """Score translations by each learned metric, in a stage of its own: ``further`` stages of the scores.
 
     Raises:

@@ -166,7 +166,13 @@ class TrialStages(ABC, Generic[ConfigT]):
         self.config, self.seed = config, seed
 
     @classmethod
-    def graph(cls, config: ConfigT, *, seed: int, splits: tuple[str, ...]) -> StageGraph:
+    def graph(
+        cls,
+        config: ConfigT,
+        *,
+        seed: int,
+        splits: tuple[str, ...],
+    ) -> StageGraph:
         """Build the stage graph of a trial.
 
         Args:

@@ -200,7 +200,11 @@ class LengthBatches:
         return batches
 
 
-def batches_of(lengths: NDArray[np.integer], budget: int | LengthBatches, seed: int) -> LengthBatches:
+def batches_of(
+    lengths: NDArray[np.integer],
+    budget: int | LengthBatches,
+    seed: int,
+) -> LengthBatches:
     """Make batches of a number of padded positions, or return the given ones."""
     if isinstance(budget, LengthBatches):
         return budget

@@ -88,7 +88,12 @@ def check_labels(corpora: Mapping[str, Corpus], *, is_redrawn: bool) -> None:
         raise DataError("\n".join(problems))
 
 
-def blank_examples(split: str, lines: Sequence[str], problem: str, remedy: str) -> Iterator[str]:
+def blank_examples(
+    split: str,
+    lines: Sequence[str],
+    problem: str,
+    remedy: str,
+) -> Iterator[str]:
     """Say how many examples of a split are blank in a role, and which come first."""
     blank = [str(number) for number, line in enumerate(lines, start=1) if not line.strip()]
     if blank:
@@ -264,7 +269,11 @@ def load_split_files(config: _FileBased, split: str, files: TextFiles) -> Corpus
     return _select(config, split, *_read(files, config.max_line_chars, split))
 
 
-def _read(files: TextFiles, max_line_chars: int, split: str) -> tuple[dict[str, Sequence[str]], int]:
+def _read(
+    files: TextFiles,
+    max_line_chars: int,
+    split: str,
+) -> tuple[dict[str, Sequence[str]], int]:
     if files.table is not None:
         return read_table(files.table, files.streams(), max_line_chars)
     tables = [path for path in dict.fromkeys(files.streams().values()) if table_suffix(path)]
@@ -558,7 +567,11 @@ def read_table(
     return lines, num_cut
 
 
-def _csv_cells(text: io.TextIOWrapper, path: str, columns: list[str]) -> Iterator[list[str]]:
+def _csv_cells(
+    text: io.TextIOWrapper,
+    path: str,
+    columns: list[str],
+) -> Iterator[list[str]]:
     delimiter = DELIMITERS[table_suffix(path) or ".csv"]
     quoting = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
     csv.field_size_limit(_MAX_CELL)  # the module's own, 131,072 characters, is less than a long document has
@@ -582,7 +595,11 @@ def _csv_cells(text: io.TextIOWrapper, path: str, columns: list[str]) -> Iterato
         yield [as_line(row[place], where=where) for place in places]
 
 
-def _json_cells(text: io.TextIOWrapper, path: str, columns: list[str]) -> Iterator[list[str]]:
+def _json_cells(
+    text: io.TextIOWrapper,
+    path: str,
+    columns: list[str],
+) -> Iterator[list[str]]:
     for number, line in enumerate(text, start=1):
         if not line.strip():
             continue
@@ -647,7 +664,12 @@ def _rows(config: HuggingFaceConfig, hub_split: str) -> Any:
     return saved[hub_split]
 
 
-def _column(rows: Any, column: str, where: str, role: str) -> Sequence[str]:
+def _column(
+    rows: Any,
+    column: str,
+    where: str,
+    role: str,
+) -> Sequence[str]:
     first, *inside = column.split(".")
     if first not in rows.column_names:
         raise DataError(f"{where}: no column {first!r} for {role}; it has {', '.join(rows.column_names)}")

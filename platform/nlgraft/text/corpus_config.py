@@ -496,7 +496,11 @@ def role_problem(
     return f"needs {requirement}; the {corpus.corpus} corpus{task} has {', '.join(corpus.roles)}"
 
 
-def requires(*roles: str, is_tested: bool = True, has_further_tests: bool = True) -> AfterValidator:
+def requires(
+    *roles: str,
+    is_tested: bool = True,
+    has_further_tests: bool = True,
+) -> AfterValidator:
     """Make the annotation of a corpus that needs these roles; arguments as in ``role_problem``.
 
     In a system's config: ``text: Annotated[CorpusConfig, requires("source 0", "target")]``.

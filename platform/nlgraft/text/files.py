@@ -362,7 +362,11 @@ def _open_named_pipe(path: str, flags: int) -> int:
     return descriptor
 
 
-def _split(file: IO[bytes], path: str, max_line_chars: int) -> Lines:
+def _split(
+    file: IO[bytes],
+    path: str,
+    max_line_chars: int,
+) -> Lines:
     lines = LineSpool()
     number = num_cut = offset = 0
     # Room for one character more than allowed, which shows that a line is too long.
@@ -394,7 +398,12 @@ def _split(file: IO[bytes], path: str, max_line_chars: int) -> Lines:
     return Lines(lines.lines(), num_cut)
 
 
-def _decode(raw: bytes, start: int, end: int, where: str) -> str:
+def _decode(
+    raw: bytes,
+    start: int,
+    end: int,
+    where: str,
+) -> str:
     content = raw.removesuffix(b"\n").removesuffix(b"\r") if raw.endswith(b"\n") else raw
     try:
         return content.decode("utf-8")
@@ -479,7 +488,11 @@ def file_digest(path: str) -> str:
     return _digests[key]
 
 
-def unreadable(path: str, error: OSError, kind: str = "file") -> str:
+def unreadable(
+    path: str,
+    error: OSError,
+    kind: str = "file",
+) -> str:
     """Explain in one line why a file cannot be read: path as written, place, reason, and what to do."""
     where = expand(path)
     reason = (error.strerror or str(error)).lower()

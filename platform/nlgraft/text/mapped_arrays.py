@@ -22,7 +22,11 @@ _DTYPES = {
 }
 
 
-def read_mapped(path: Path, content: str, *names: str) -> dict[str, NDArray[Any]]:
+def read_mapped(
+    path: Path,
+    content: str,
+    *names: str,
+) -> dict[str, NDArray[Any]]:
     """Map the arrays of a file, which cannot be written; only what is looked at is read.
 
     Args:

@@ -149,7 +149,11 @@ def train_sentencepiece(
         _LOG.info("%s: the text gives %d of %d pieces", path.name, achieved, config.vocab_size)
 
 
-def _training_lines(lines: Sequence[str], config: LearnedTokenizerConfig, seed: int) -> list[str]:
+def _training_lines(
+    lines: Sequence[str],
+    config: LearnedTokenizerConfig,
+    seed: int,
+) -> list[str]:
     count = sum(1 for line in lines if line.strip())
     texts = (line.replace(_RESERVED, " ") for line in lines if line.strip())
     return sampled_lines(texts, count, seed, config.max_train_lines)
@@ -182,7 +186,11 @@ def sampled_lines(
     return [*compress(lines, is_drawn)]
 
 
-def required_pieces(lines: Sequence[str], config: LearnedTokenizerConfig, symbols: Sequence[str] = ()) -> int:
+def required_pieces(
+    lines: Sequence[str],
+    config: LearnedTokenizerConfig,
+    symbols: Sequence[str] = (),
+) -> int:
     """Count the pieces that a vocabulary has at least: special tokens, symbols, bytes and covered characters.
 
     Source: the trainer of SentencePiece, which refuses a smaller ``vocab_size``; the arguments are those of
@@ -208,7 +216,12 @@ def required_pieces(lines: Sequence[str], config: LearnedTokenizerConfig, symbol
     return num_special + NUM_BYTES * config.has_byte_fallback + num_characters
 
 
-def size_problem(vocab_size: int, required: int, *, has_coverage: bool = True) -> str | None:
+def size_problem(
+    vocab_size: int,
+    required: int,
+    *,
+    has_coverage: bool = True,
+) -> str | None:
     """Say that a vocabulary cannot hold the characters of its text, and what to do; None if it can."""
     if required <= vocab_size:
         return None
@@ -414,7 +427,11 @@ END_OF_TEXT = "<|endoftext|>"
 _WORD = re.compile(r"\S+")
 
 
-def learn_tokenizer(lines: Sequence[str], config: WordTokenizerConfig, directory: Path) -> None:
+def learn_tokenizer(
+    lines: Sequence[str],
+    config: WordTokenizerConfig,
+    directory: Path,
+) -> None:
     """Learn a vocabulary from text, of much text from a sample, and write it as ``tokenizer.json``.
 
     **Determinism**: the same lines and config give the same file, in any process.
@@ -434,7 +451,11 @@ def _refuse_blank(lines: Sequence[str], directory: Path) -> None:
         raise DataError(f"{directory.name}: no text to learn a tokenizer from, {len(lines)} blank lines")
 
 
-def learn_byte_tokenizer(lines: Sequence[str], vocab_size: int, directory: Path) -> None:
+def learn_byte_tokenizer(
+    lines: Sequence[str],
+    vocab_size: int,
+    directory: Path,
+) -> None:
     """Learn a byte-level BPE vocabulary, of much text from a sample; write ``tokenizer.json`` and settings.
 
     **Determinism**: the same lines and size give the same file, in any process.
@@ -561,7 +582,11 @@ class EncodedLines(NamedTuple):
     num_cut: int
 
 
-def encode_words(tokenizer_file: Path, lines: Sequence[str], max_tokens: int | None = None) -> EncodedLines:
+def encode_words(
+    tokenizer_file: Path,
+    lines: Sequence[str],
+    max_tokens: int | None = None,
+) -> EncodedLines:
     """Encode lines; those of more than ``max_tokens`` tokens are cut behind the last word that fits.
 
     Special tokens written in text are ordinary text, but for unigram vocabularies, of which they are pieces.
@@ -608,7 +633,12 @@ class WordSampler:
         table = PieceTable(pieces, {i: float(-i) for i in pieces.values()}, ids[SPECIAL_PIECES[UNK]])
         self._sampler = BpeSampler(table, dropout)
 
-    def encode(self, lines: Sequence[str], max_tokens: int, seed: int) -> EncodedLines:
+    def encode(
+        self,
+        lines: Sequence[str],
+        max_tokens: int,
+        seed: int,
+    ) -> EncodedLines:
         """Encode lines as ``encode_words`` does; the same seed gives the same segmentations."""
         rng = random.Random(seed)
         encoded = []

@@ -252,7 +252,12 @@ class MlflowBackend:
         run.content = _content(created)
         return run
 
-    def _write_datasets(self, run_id: str, content: _Content, entry: RunEntry) -> None:
+    def _write_datasets(
+        self,
+        run_id: str,
+        content: _Content,
+        entry: RunEntry,
+    ) -> None:
         inputs = map(_dataset_input, entry.datasets)
         keyed = {(logged.dataset.name, logged.dataset.digest): logged for logged in inputs}
         new = {key: logged for key, logged in keyed.items() if key not in content.datasets}
@@ -260,7 +265,12 @@ class MlflowBackend:
             self.client.log_inputs(run_id, datasets=list(new.values()))
             content.datasets |= set(new)
 
-    def _write_data(self, run: _StoredRun, content: _Content, entry: RunEntry) -> None:
+    def _write_data(
+        self,
+        run: _StoredRun,
+        content: _Content,
+        entry: RunEntry,
+    ) -> None:
         tags = {key: value for key, value in entry.tags.items() if content.tags.get(key) != value}
         stored_params = content.params
         params = {key: value for key, value in entry.params.items() if key not in stored_params}
@@ -300,7 +310,12 @@ class MlflowBackend:
             content.tags[DIGEST] = entry.digest
         run.digest = content.tags.get(DIGEST, "")
 
-    def _new_curve_points(self, run_id: str, content: _Content, points: Sequence[Point]) -> list[Point]:
+    def _new_curve_points(
+        self,
+        run_id: str,
+        content: _Content,
+        points: Sequence[Point],
+    ) -> list[Point]:
         new: dict[tuple[str, _StoredPoint], Point] = {}
         for point in points:
             stored = (point.step, _stored(point.value))
@@ -308,7 +323,12 @@ class MlflowBackend:
                 new.setdefault((point.key, stored), point)
         return list(new.values())
 
-    def _logged_curve(self, run_id: str, content: _Content, key: str) -> set[_StoredPoint]:
+    def _logged_curve(
+        self,
+        run_id: str,
+        content: _Content,
+        key: str,
+    ) -> set[_StoredPoint]:
         if key not in content.curves:
             # A request for each metric, so only for runs that hold some of it.
             history = self.client.get_metric_history(run_id, key) if key in content.latest else []
@@ -327,7 +347,12 @@ class MlflowBackend:
                 entry.files(staging)
             self.client.log_artifacts(run.run_id, name)
 
-    def _write_model(self, run: _StoredRun, content: _Content, model: BestModel) -> None:
+    def _write_model(
+        self,
+        run: _StoredRun,
+        content: _Content,
+        model: BestModel,
+    ) -> None:
         if content.tags.get(MODEL_TRIAL) == model.fingerprint:
             return
         directory = model.find()
@@ -350,7 +375,12 @@ class MlflowBackend:
         self.client.log_batch(run.run_id, tags=run_tags)
         content.tags |= tags
 
-    def _write_status(self, run: _StoredRun, content: _Content, entry: RunEntry) -> None:
+    def _write_status(
+        self,
+        run: _StoredRun,
+        content: _Content,
+        entry: RunEntry,
+    ) -> None:
         if entry.name and entry.name != content.tags.get(RUN_NAME):
             self.client.update_run(run.run_id, name=entry.name)
             content.tags[RUN_NAME] = entry.name
@@ -472,7 +502,11 @@ def is_of_study(fingerprint: str) -> str:
 
 
 def runs_of_study(
-    client: MlflowClient, experiment_id: str, fingerprint: str, store_id: str, condition: str = ""
+    client: MlflowClient,
+    experiment_id: str,
+    fingerprint: str,
+    store_id: str,
+    condition: str = "",
 ) -> Iterator[Run]:
     """Read the runs of a study that are not deleted, in pages; of those that fulfil a condition, if given.
 

@@ -50,7 +50,12 @@ def check_runs(
     return _compare(runs, parents, trials)
 
 
-def _read(uri: str, experiment: str, fingerprint: str, store_id: str) -> list[Run]:
+def _read(
+    uri: str,
+    experiment: str,
+    fingerprint: str,
+    store_id: str,
+) -> list[Run]:
     client = MlflowClient(tracking_uri=uri)
     stored = client.get_experiment_by_name(experiment)
     if stored is None:
@@ -58,7 +63,11 @@ def _read(uri: str, experiment: str, fingerprint: str, store_id: str) -> list[Ru
     return list(runs_of_study(client, stored.experiment_id, fingerprint, store_id))
 
 
-def _compare(runs: Iterable[Run], parents: Sequence[RunKey], trials: Sequence[RunEntry]) -> list[Finding]:
+def _compare(
+    runs: Iterable[Run],
+    parents: Sequence[RunKey],
+    trials: Sequence[RunEntry],
+) -> list[Finding]:
     runs_by_key: dict[RunKey, list[Run]] = defaultdict(list)
     for run in runs:
         runs_by_key[run_key(run)].append(run)

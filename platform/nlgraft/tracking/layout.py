@@ -150,7 +150,12 @@ class StudyLayout:
             build=partial(self._started, trial, started_ms),
         )
 
-    def trial_end(self, trial: SweepTrial, record: TrialRecord, files: Fill | None = None) -> RunEntry:
+    def trial_end(
+        self,
+        trial: SweepTrial,
+        record: TrialRecord,
+        files: Fill | None = None,
+    ) -> RunEntry:
         """Build the final entry of a trial; it holds everything, also what was sent while the trial ran.
 
         Args:
@@ -209,7 +214,12 @@ class StudyLayout:
             texts=texts,
         )
 
-    def _ended(self, trial: SweepTrial, record: TrialRecord, files: Fill | None) -> RunEntry:
+    def _ended(
+        self,
+        trial: SweepTrial,
+        record: TrialRecord,
+        files: Fill | None,
+    ) -> RunEntry:
         started = self._started(trial, round(record.started_at * 1000))
         ended_ms = round(record.ended_at * 1000)
         curve = [
@@ -243,7 +253,12 @@ class StudyLayout:
             files=files,
         )
 
-    def cell_end(self, cell: Cell, result: Mapping[str, Any], main_metric: str) -> RunEntry:
+    def cell_end(
+        self,
+        cell: Cell,
+        result: Mapping[str, Any],
+        main_metric: str,
+    ) -> RunEntry:
         """Build the final entry of a cell: means and the comparison with the baseline as metrics.
 
         Args:

@@ -15,7 +15,10 @@ _MOST_RUNS = 50_000
 
 
 def logged_runs(
-    uri: str, experiment: str, arm: str, seed: str
+    uri: str,
+    experiment: str,
+    arm: str,
+    seed: str,
 ) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
     """Read the last metrics of the finished runs of an experiment, in the order of their start.
 

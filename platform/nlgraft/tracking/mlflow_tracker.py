@@ -212,7 +212,10 @@ class MlflowTracker:
             self._best.consider(trial, record, store)
 
     def finish_study(
-        self, result: Mapping[str, Any], note: str, report_directory: Path | None = None
+        self,
+        result: Mapping[str, Any],
+        note: str,
+        report_directory: Path | None = None,
     ) -> None:
         """Report the results of the study and of every cell that ran, and end all runs.
 
@@ -308,7 +311,11 @@ class MlflowTracker:
 
 
 def layout_of(
-    study: Study, experiment: str, fingerprint: str, cells: Sequence[Cell], is_read: IsRead
+    study: Study,
+    experiment: str,
+    fingerprint: str,
+    cells: Sequence[Cell],
+    is_read: IsRead,
 ) -> StudyLayout:
     """Lay out a study; where the experiment holds others, its runs carry its name."""
     prefix = "" if experiment == study.variant else f"{study.variant}: "
@@ -333,7 +340,12 @@ class BestTrial:
         self._value = -math.inf
         self.model: BestModel | None = None
 
-    def consider(self, trial: SweepTrial, record: TrialRecord, store: ArtifactStore) -> None:
+    def consider(
+        self,
+        trial: SweepTrial,
+        record: TrialRecord,
+        store: ArtifactStore,
+    ) -> None:
         """Compare a trial that has ended with the best so far."""
         if trial.kind != "replicate" or record.state != "finished":
             return

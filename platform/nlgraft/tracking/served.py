@@ -57,7 +57,12 @@ def log_model(
     return logged.model_uri
 
 
-def log_exported(uri: str, experiment: str, fingerprint: str, directory: Path) -> str:
+def log_exported(
+    uri: str,
+    experiment: str,
+    fingerprint: str,
+    directory: Path,
+) -> str:
     """Log an exported model to the run of its trial, once, and return its ``models:/`` URI.
 
     Args:

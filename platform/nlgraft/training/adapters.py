@@ -24,7 +24,11 @@ _OUTPUTS = ("output_projection", "lm_head", "embed_out")
 """Last parts of the names of maps to a vocabulary, which get no adapters."""
 
 
-def finetune_part(model: nn.Module, learned: LearnedParameters, seed: int) -> None:
+def finetune_part(
+    model: nn.Module,
+    learned: LearnedParameters,
+    seed: int,
+) -> None:
     """Freeze a pretrained model but for the part that is finetuned, in place; adapters begin as zero."""
     if learned.part is None:
         return
@@ -48,7 +52,12 @@ def top_layers(names: Set[str], count: int) -> set[str]:
     return {name for stack, layer, name in layers if layer > last[stack] - count}
 
 
-def add_adapters(model: nn.Module, config: LoraConfig, names: Set[str], seed: int) -> None:
+def add_adapters(
+    model: nn.Module,
+    config: LoraConfig,
+    names: Set[str],
+    seed: int,
+) -> None:
     """Put adapters beside the linear maps among some parameters and freeze these, in place."""
     import peft  # loads for seconds
     from transformers.pytorch_utils import Conv1D

@@ -81,7 +81,12 @@ class LineBatches:
     the text, e.g. in characters, all vocabularies read the same lines at the same step.
     """
 
-    def __init__(self, sizes: IntArray, budget: int, seed: int) -> None:
+    def __init__(
+        self,
+        sizes: IntArray,
+        budget: int,
+        seed: int,
+    ) -> None:
         """Set up the batches.
 
         Args:
@@ -114,7 +119,14 @@ class PackedText(LineBatches):
     """Training text: batches of whole lines, packed into windows."""
 
     def __init__(
-        self, lines: Ragged, sizes: IntArray, ends: LineEnds, *, budget: int, max_tokens: int, seed: int
+        self,
+        lines: Ragged,
+        sizes: IntArray,
+        ends: LineEnds,
+        *,
+        budget: int,
+        max_tokens: int,
+        seed: int,
     ) -> None:
         """Set up the text.
 
@@ -188,7 +200,14 @@ class Prompted:
 class PromptedText(LineBatches):
     """Training text of prompts and targets: every pair is a sequence by itself."""
 
-    def __init__(self, pairs: Prompted, sizes: IntArray, *, budget: int, seed: int) -> None:
+    def __init__(
+        self,
+        pairs: Prompted,
+        sizes: IntArray,
+        *,
+        budget: int,
+        seed: int,
+    ) -> None:
         """Set up the text; sizes, budget and seed as in ``LineBatches``."""
         super().__init__(sizes, budget, seed)
         self._pairs = pairs
@@ -236,7 +255,11 @@ def predict_targets(model: TransformersCausalLM, batch: PromptedTokens) -> Predi
     return _predict(model, batch.tokens, batch.tokens.valid & (position_T >= batch.num_read[:, None]))
 
 
-def _predict(model: TransformersCausalLM, tokens: Tokens, is_predicted_BT: torch.Tensor) -> Predictions:
+def _predict(
+    model: TransformersCausalLM,
+    tokens: Tokens,
+    is_predicted_BT: torch.Tensor,
+) -> Predictions:
     is_predicted = is_predicted_BT[:, 1:]
     rows = is_predicted.nonzero()[:, 0]
     return Predictions(model(tokens.ids[:, :-1])[is_predicted], tokens.ids[:, 1:][is_predicted], rows)

@@ -42,7 +42,13 @@ class TextData(LineData[Tokens]):
         seed: Seed of the batches.
     """
 
-    def __init__(self, sentences: Ragged, *, batch_tokens: int | LengthBatches, seed: int = 0) -> None:
+    def __init__(
+        self,
+        sentences: Ragged,
+        *,
+        batch_tokens: int | LengthBatches,
+        seed: int = 0,
+    ) -> None:
         super().__init__(surrounded(sentences, EOS, EOS), batch_tokens, seed)
 
     def batch(self, rows: IntArray, epoch: int = 0) -> Tokens:

@@ -400,7 +400,11 @@ MOMENTUM = 0.99
 """Nesterov momentum of the language models of Edunov et al. (2019), section 3.2."""
 
 
-def match_names(patterns: Sequence[str], names: Sequence[str], purpose: str) -> set[str]:
+def match_names(
+    patterns: Sequence[str],
+    names: Sequence[str],
+    purpose: str,
+) -> set[str]:
     """Find the names that any of the regular expressions matches anywhere; ``purpose`` goes into the message.
 
     Raises:

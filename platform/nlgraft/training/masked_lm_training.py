@@ -199,7 +199,11 @@ class LabelledData(LineData[LabelledBatch]):
         return LabelledBatch(tokens, torch.from_numpy(self.classes[rows]))
 
 
-def index_labels(labels: Sequence[str], class_names: Sequence[str], split: str) -> IntArray:
+def index_labels(
+    labels: Sequence[str],
+    class_names: Sequence[str],
+    split: str,
+) -> IntArray:
     """Map labels to classes [N], their positions in ``class_names``.
 
     Raises:
@@ -221,7 +225,10 @@ classification_objective = TokenObjective(_predict)
 
 
 def class_probabilities(
-    model: Classifier, data: LabelledData, num_classes: int, device: torch.device | str = "cpu"
+    model: Classifier,
+    data: LabelledData,
+    num_classes: int,
+    device: torch.device | str = "cpu",
 ) -> NDArray[np.float64]:
     """Compute the probability of each class of every line, [N, C], with the model in evaluation mode."""
     probabilities_NC, share = np.zeros((len(data), num_classes)), SHARE.get()
@@ -233,19 +240,31 @@ def class_probabilities(
 
 
 def evaluate_classifier(
-    model: Classifier, data: LabelledData, num_classes: int, device: torch.device | str = "cpu"
+    model: Classifier,
+    data: LabelledData,
+    num_classes: int,
+    device: torch.device | str = "cpu",
 ) -> Evaluation:
     """Measure a classifier on a split; see ``evaluate_probabilities``."""
     return evaluate_probabilities(class_probabilities(model, data, num_classes, device), data.classes)
 
 
-def fresh_classifier(body: MaskedLM, num_classes: int, config: ClassifierConfig, seed: int) -> Classifier:
+def fresh_classifier(
+    body: MaskedLM,
+    num_classes: int,
+    config: ClassifierConfig,
+    seed: int,
+) -> Classifier:
     """Put a head on a body, initialised from a stage's seed alone."""
     with seeded(derive_seed(seed, "initialise")):
         return Classifier(body, num_classes, config)
 
 
-def write_classifier(model: Classifier, labels: Sequence[str], directory: Path) -> None:
+def write_classifier(
+    model: Classifier,
+    labels: Sequence[str],
+    directory: Path,
+) -> None:
     """Write a classifier's head into an artifact, and its body if that was trained."""
     save_model(model.head, directory)
     if model.config.is_body_trained:

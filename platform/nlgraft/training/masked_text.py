@@ -65,7 +65,12 @@ def _role_id(vocabulary: Vocabulary, role: str) -> int:
     )
 
 
-def choose(num_units: int, rate: float, generator: np.random.Generator, turn: int = 0) -> NDArray[np.bool_]:
+def choose(
+    num_units: int,
+    rate: float,
+    generator: np.random.Generator,
+    turn: int = 0,
+) -> NDArray[np.bool_]:
     """Choose the words or tokens (units) of a line to predict, at least one, from their number alone.
 
     Args:
@@ -270,7 +275,12 @@ class MaskedScoringData:
 
 
 def mask_spans(
-    ids: Sequence[int], mask_id: int, *, rate: float, mean_tokens: float, generator: np.random.Generator
+    ids: Sequence[int],
+    mask_id: int,
+    *,
+    rate: float,
+    mean_tokens: float,
+    generator: np.random.Generator,
 ) -> list[int]:
     """Replace spans of a text by one mask each; a span of no tokens inserts a mask.
 

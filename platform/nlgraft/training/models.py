@@ -78,7 +78,11 @@ def read_encoder(directory: Path, config: EncoderConfig | None = None) -> Contex
     return HuggingFaceEncoder.load(HuggingFaceEncoderConfig(checkpoint=str(directory)))
 
 
-def write_model(model: Seq2Seq, directory: Path, checkpoints: Mapping[str, Path] | None = None) -> None:
+def write_model(
+    model: Seq2Seq,
+    directory: Path,
+    checkpoints: Mapping[str, Path] | None = None,
+) -> None:
     """Write a model and everything needed to rebuild it, including its contexts' architectures.
 
     Args:
@@ -119,7 +123,10 @@ def _names_in(model: Seq2Seq, encoder: nn.Module) -> list[str]:
 
 
 def write_description(
-    config: TransformerConfig, directory: Path, source_size: int | None = None, target_size: int | None = None
+    config: TransformerConfig,
+    directory: Path,
+    source_size: int | None = None,
+    target_size: int | None = None,
 ) -> None:
     """Write the description of a model without its weights; vocabulary sizes if they are known."""
     description = {

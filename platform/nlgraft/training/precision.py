@@ -98,7 +98,11 @@ def _training_step(device: str) -> Callable[[bool], None]:
     return step
 
 
-def _timed(step: Callable[[bool], None], is_bf16: bool, device: str) -> float:
+def _timed(
+    step: Callable[[bool], None],
+    is_bf16: bool,
+    device: str,
+) -> float:
     clock = time.perf_counter if is_accelerator(device) else time.process_time
     synchronize(device)
     began_s = clock()

@@ -33,7 +33,13 @@ def _layers(module: nn.Module) -> Iterator[nn.Module]:
             yield from _layers(child)
 
 
-def shard(module: nn.Module, layers: Iterable[nn.Module], device: torch.device, *, is_bf16: bool) -> None:
+def shard(
+    module: nn.Module,
+    layers: Iterable[nn.Module],
+    device: torch.device,
+    *,
+    is_bf16: bool,
+) -> None:
     """Divide a module over all workers, in place and onto their devices; each layer is gathered by itself.
 
     Args:
@@ -63,7 +69,12 @@ def shard(module: nn.Module, layers: Iterable[nn.Module], device: torch.device, 
 
 
 @contextmanager
-def wrapped(layers: Iterable[nn.Module], *, is_recomputed: bool, is_compiled: bool) -> Iterator[None]:
+def wrapped(
+    layers: Iterable[nn.Module],
+    *,
+    is_recomputed: bool,
+    is_compiled: bool,
+) -> Iterator[None]:
     """Run layers otherwise, with equal results up to rounding; afterwards they are as before.
 
     Args:

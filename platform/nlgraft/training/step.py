@@ -238,7 +238,12 @@ class Stepper:
         self.optimizer.zero_grad(set_to_none=True)
         return seen
 
-    def _measure(self, my_tokens: int, my_losses: Sequence[Tensor | float], step: int) -> StepSums:
+    def _measure(
+        self,
+        my_tokens: int,
+        my_losses: Sequence[Tensor | float],
+        step: int,
+    ) -> StepSums:
         """Sum the step's counts and losses over the workers; all numbers leave the device at once."""
         assert self._loss_names is not None
         device = self.workers.device
@@ -261,7 +266,13 @@ class Stepper:
             raise TrainingDiverged(f"the gradient's norm is {norm} at step {step}")
         return StepSums(int(tokens), losses, norm)
 
-    def _add_gradient(self, rows: Rows, epoch: int, *, is_last: bool) -> Loss | None:
+    def _add_gradient(
+        self,
+        rows: Rows,
+        epoch: int,
+        *,
+        is_last: bool,
+    ) -> Loss | None:
         """Run this worker's rows of a global batch forward and backward; None if it has none."""
         mine = rows[self.workers.rank :: self.workers.size]
         has_rows = len(mine) > 0
@@ -310,7 +321,12 @@ class Workers:
         ContractError: There are several workers but no process group.
     """
 
-    def __init__(self, rank: int, size: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        device: torch.device,
+    ) -> None:
         if size > 1 and not (dist.is_available() and dist.is_initialized()):
             raise ContractError(
                 f"{size} workers but no torch process group; start one before training "

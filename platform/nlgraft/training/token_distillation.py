@@ -54,7 +54,12 @@ class ContextBatch(Movable):
 class Segmented:
     """Lines of a text in one vocabulary, each behind a begin, which has no text."""
 
-    def __init__(self, lines: Ragged, begin: int, sizes_V: IntArray) -> None:
+    def __init__(
+        self,
+        lines: Ragged,
+        begin: int,
+        sizes_V: IntArray,
+    ) -> None:
         """Take the text.
 
         Args:

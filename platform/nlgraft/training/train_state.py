@@ -119,7 +119,11 @@ def copy_to_cpu(state: Mapping[str, Tensor]) -> Weights:
 
 
 @torch.no_grad()
-def overwrite(state: Mapping[str, Tensor], weights: Mapping[str, Tensor], source: str) -> None:
+def overwrite(
+    state: Mapping[str, Tensor],
+    weights: Mapping[str, Tensor],
+    source: str,
+) -> None:
     """Copy weights into tensors of the same names; ``source`` names them in messages.
 
     Raises:
@@ -130,7 +134,11 @@ def overwrite(state: Mapping[str, Tensor], weights: Mapping[str, Tensor], source
         tensor.copy_(weights[name])
 
 
-def check_alike(state: Mapping[str, Tensor], weights: Mapping[str, Tensor], source: str) -> None:
+def check_alike(
+    state: Mapping[str, Tensor],
+    weights: Mapping[str, Tensor],
+    source: str,
+) -> None:
     """Verify that weights have the names and shapes of other tensors; ``source`` names them in messages.
 
     Raises:

@@ -120,7 +120,11 @@ def write_encoded(path: Path, parts: Iterable[tuple[str, Ragged]]) -> None:
 
 
 def surround(
-    sequences: Ragged, prefix: Sequence[int], suffix: Sequence[int], *, is_empty_absent: bool = False
+    sequences: Ragged,
+    prefix: Sequence[int],
+    suffix: Sequence[int],
+    *,
+    is_empty_absent: bool = False,
 ) -> Ragged:
     """Put ids around every sequence.
 
@@ -141,7 +145,12 @@ def surround(
     return Ragged(values, offsets)
 
 
-def prepare_side(encoded: Ragged, side: Side, *, is_empty_absent: bool = False) -> tuple[Prepared, int]:
+def prepare_side(
+    encoded: Ragged,
+    side: Side,
+    *,
+    is_empty_absent: bool = False,
+) -> tuple[Prepared, int]:
     """Cut a stream's bare sequences and put ids around them.
 
     Returns:
@@ -212,7 +221,12 @@ class LineData(ABC, Generic[BatchT]):
         seed: Seed of the batches.
     """
 
-    def __init__(self, lines: Prepared, batch_tokens: int | LengthBatches, seed: int) -> None:
+    def __init__(
+        self,
+        lines: Prepared,
+        batch_tokens: int | LengthBatches,
+        seed: int,
+    ) -> None:
         self._lines = lines
         self._batches = batches_of(lines.lengths, batch_tokens, seed)
 
@@ -410,7 +424,9 @@ class Seq2SeqData:
 
 
 def prepare_inputs(
-    encoded: Encoded, view: View, states: Mapping[str, FrozenStates] | None = None
+    encoded: Encoded,
+    view: View,
+    states: Mapping[str, FrozenStates] | None = None,
 ) -> tuple[Inputs, dict[str, int]]:
     """Prepare the sources and contexts of a view, for training and for decoding.
 

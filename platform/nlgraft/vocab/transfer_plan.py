@@ -158,7 +158,12 @@ class TransferPlan:
                     rows[index] = draw(start + index)
             yield start, rows
 
-    def _sums(self, old: Rows, start: int, count: int) -> Array:
+    def _sums(
+        self,
+        old: Rows,
+        start: int,
+        count: int,
+    ) -> Array:
         """Compute weighted sums of old rows for ``count`` new rows."""
         part = self.matrix[start : start + count]
         # Only the old rows that this part reads are converted to single precision.
@@ -299,7 +304,11 @@ class TransferPlan:
         return f"{self.new_surfaces[row]}: {kind} ({self.reasons[row]}){' = ' + parts if parts else ''}"
 
 
-def _spread(noise: Noise, width: int, real: Moments | None) -> Array:
+def _spread(
+    noise: Noise,
+    width: int,
+    real: Moments | None,
+) -> Array:
     """Return the factor of standard normal samples: one per column, or a matrix for a covariance."""
     if noise.spread == "none":
         return np.zeros(width, dtype=np.float32)
@@ -351,7 +360,12 @@ class Moments:
     covariance: NDArray[np.float64] | None
 
 
-def moments(rows: Rows, is_real: NDArray[np.bool_], *, has_covariance: bool = False) -> Moments:
+def moments(
+    rows: Rows,
+    is_real: NDArray[np.bool_],
+    *,
+    has_covariance: bool = False,
+) -> Moments:
     """Compute mean and spread of the rows under the mask ``is_real``, in double precision.
 
     Rows beyond the mask are not read.

@@ -92,7 +92,11 @@ def _not_a_checkpoint(directory: str | Path, error: Exception) -> DataError:
     return DataError(f"{directory}: not a checkpoint that transformers can load ({reason})")
 
 
-def _refuse_lost(directory: str | Path, model: Any, names: set[str]) -> None:
+def _refuse_lost(
+    directory: str | Path,
+    model: Any,
+    names: set[str],
+) -> None:
     """Refuse weights of which a configuration without a class would lose some."""
     if names:
         raise DataError(

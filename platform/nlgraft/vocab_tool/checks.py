@@ -156,7 +156,12 @@ def _check_tokenizer(
     yield from _check_encoding(model, place, num_rows, name)
 
 
-def _check_encoding(model: Any, place: Path, num_rows: int, name: str) -> Iterator[Check]:
+def _check_encoding(
+    model: Any,
+    place: Path,
+    num_rows: int,
+    name: str,
+) -> Iterator[Check]:
     """Encode a sentence as ``transformers`` does, alone and in a padded batch."""
     import transformers
 
@@ -174,7 +179,12 @@ def _check_encoding(model: Any, place: Path, num_rows: int, name: str) -> Iterat
         yield _check_padded_batch(model, tokenizer, ids, name)
 
 
-def _check_padded_batch(model: Any, tokenizer: Any, ids: list[int], name: str) -> Check:
+def _check_padded_batch(
+    model: Any,
+    tokenizer: Any,
+    ids: list[int],
+    name: str,
+) -> Check:
     """Pad a sentence to the length of a longer one: the model's output for it must not change."""
     title = f"{name}pads a batch"
     if tokenizer.pad_token_id is None:
@@ -201,7 +211,11 @@ def _check_padded_batch(model: Any, tokenizer: Any, ids: list[int], name: str) -
     )
 
 
-def _forward(model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+def _forward(
+    model: Any,
+    input_ids: torch.Tensor,
+    attention_mask: torch.Tensor,
+) -> torch.Tensor:
     """Logits or last hidden states; the decoder of an encoder-decoder reads fixed tokens."""
     inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
     if is_encoder_decoder(model):
@@ -226,7 +240,9 @@ def disagreeing_ids(model: Any, roles: Mapping[str, int]) -> Iterator[tuple[str,
 
 
 def check_special_ids(
-    model: Any, vocabulary: Vocabulary, before: Mapping[str, Sequence[str]] | None = None
+    model: Any,
+    vocabulary: Vocabulary,
+    before: Mapping[str, Sequence[str]] | None = None,
 ) -> Check:
     """Compare the special ids of the configurations with those of the tokenizer.
 
@@ -406,7 +422,11 @@ def examine_checkpoint(directory: str | Path) -> list[Check]:
     return _examine(directory, check_side, lambda model: ())
 
 
-def examine_table(table: Rows, vocabulary: Vocabulary, name: str = "") -> Iterator[Check]:
+def examine_table(
+    table: Rows,
+    vocabulary: Vocabulary,
+    name: str = "",
+) -> Iterator[Check]:
     """Compare a table [R, d] with its vocabulary; ``name`` precedes the names of the checks."""
     beyond = [surface for surface in vocabulary.surfaces[len(table) :] if surface]
     num_free = max(0, len(table) - len(vocabulary)) + len(vocabulary.gaps)
@@ -442,7 +462,10 @@ def unreachable_tokens(vocabulary: Vocabulary) -> list[int]:
 
 
 def _check_learning(
-    table: Rows, vocabulary: Vocabulary, read: NDArray[np.int64], name: str
+    table: Rows,
+    vocabulary: Vocabulary,
+    read: NDArray[np.int64],
+    name: str,
 ) -> Iterator[Check]:
     """Look for rows of reachable tokens that are equal or small, which rows that were trained are not."""
     digests = _row_digests(table)

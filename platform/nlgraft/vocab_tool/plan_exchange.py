@@ -61,7 +61,12 @@ class LostTokens:
         return [entry for entry in self.entries if keep == "all" or entry["content"] in self.named]
 
 
-def find_lost(old: Vocabulary, new: Vocabulary, path: Path, model: Path | None) -> LostTokens:
+def find_lost(
+    old: Vocabulary,
+    new: Vocabulary,
+    path: Path,
+    model: Path | None,
+) -> LostTokens:
     """Find the special tokens that a new vocabulary loses.
 
     A token whose role the new vocabulary has is not lost, unless the chat template writes it as text.

@@ -60,7 +60,12 @@ class TextReport:
     compression: float
 
     @classmethod
-    def of(cls, lines: Sequence[str], old_counts: IntArray, new_counts: IntArray) -> TextReport:
+    def of(
+        cls,
+        lines: Sequence[str],
+        old_counts: IntArray,
+        new_counts: IntArray,
+    ) -> TextReport:
         """Measure a text, given how often each token of either tokenizer occurs in it."""
         num_words = sum(len(line.split()) for line in lines)
         num_bytes = max(1, sum(len(line.encode()) for line in lines))

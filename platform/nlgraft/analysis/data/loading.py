@@ -192,7 +192,12 @@ class _TrialFiles:
         return None if data is None else parse_lines(data)
 
 
-def _agree(name: str, rows: Array, record: TrialRecord, metric: str) -> bool:
+def _agree(
+    name: str,
+    rows: Array,
+    record: TrialRecord,
+    metric: str,
+) -> bool:
     """True if statistics reproduce the score on record; otherwise they belong to another text or version."""
     value = record.metrics.get(metric, math.nan)
     try:
@@ -252,7 +257,9 @@ def steps_to(curve: Array, goal: float) -> float:
 
 
 def scored_segments(
-    trials: Sequence[TrialResult], splits: Sequence[str], data: Mapping[str, Any]
+    trials: Sequence[TrialResult],
+    splits: Sequence[str],
+    data: Mapping[str, Any],
 ) -> Segments:
     """Describe the lines that trials were scored on.
 

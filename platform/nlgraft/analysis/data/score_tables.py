@@ -93,7 +93,12 @@ class ScoreTable:
     misspelt: list[str] = field(default_factory=list)
     _sources: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict)
 
-    def add(self, source: str, name: str, rows: Sequence[Row]) -> None:
+    def add(
+        self,
+        source: str,
+        name: str,
+        rows: Sequence[Row],
+    ) -> None:
         """Take rows that are long, or have a column a metric, or a column a system.
 
         Sources of one system are its seeds, unless they name seeds.
@@ -237,7 +242,11 @@ def _rows(path: str, table: ScoreTable) -> Iterator[Row]:
         yield from _helm(where, row) if "stats" in row else [(where, row)]
 
 
-def _json_rows(path: str, lines: Sequence[str], table: ScoreTable) -> Iterator[Row]:
+def _json_rows(
+    path: str,
+    lines: Sequence[str],
+    table: ScoreTable,
+) -> Iterator[Row]:
     """Read a row a line, or all lines as a list of rows or a file of COMET."""
     has_rows = without_compression(path).endswith(".jsonl")
     for number, text in enumerate(lines if has_rows else ["\n".join(lines)], 1):
@@ -301,7 +310,11 @@ def _samples(directory: Path, table: ScoreTable) -> Iterator[Row]:
                     yield where, score
 
 
-def _table(path: str, lines: Sequence[str], table: ScoreTable) -> Iterator[Row]:
+def _table(
+    path: str,
+    lines: Sequence[str],
+    table: ScoreTable,
+) -> Iterator[Row]:
     """Read a table with a header, by the separator that gives it the most columns."""
     delimiter = max(_DELIMITERS, key=lambda sign: len(next(csv.reader(lines[:1], delimiter=sign))))
     cells = csv.reader(lines, delimiter=delimiter)

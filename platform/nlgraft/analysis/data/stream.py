@@ -199,7 +199,11 @@ def read_stream(store: ArtifactStore, key: str) -> Stream:
     return Stream(key, open_streams(store).read())
 
 
-def append(store: ArtifactStore, key: str, next_step: Callable[[Stream], Step | None]) -> Stream:
+def append(
+    store: ArtifactStore,
+    key: str,
+    next_step: Callable[[Stream], Step | None],
+) -> Stream:
     """Append a step, worked out from the stream as it is at that moment.
 
     Args:

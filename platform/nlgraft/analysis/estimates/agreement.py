@@ -111,7 +111,12 @@ def agreement(
     )
 
 
-def _scale_agreement(result: Results, metric: str, largest: Results, target: str) -> ScaleAgreement:
+def _scale_agreement(
+    result: Results,
+    metric: str,
+    largest: Results,
+    target: str,
+) -> ScaleAgreement:
     frames = [_scores(result, metric), _scores(largest, target)]
     arms = frames[0].columns.intersection(frames[1].columns)
     # A seed that an arm lacks is left out of all.

@@ -167,7 +167,12 @@ class Comparer:
         )
         return self._tested(comparison, differences, bootstrapped)
 
-    def _tested(self, comparison: Comparison, differences: Array, bootstrapped: Array | None) -> Comparison:
+    def _tested(
+        self,
+        comparison: Comparison,
+        differences: Array,
+        bootstrapped: Array | None,
+    ) -> Comparison:
         """Put in interval, p-value and noise, as far as they are defined."""
         if bootstrapped is None and len(differences) < 2:
             note = "one seed and no segments to resample: no interval and no p-value"

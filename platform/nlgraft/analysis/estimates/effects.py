@@ -96,7 +96,11 @@ def contrasts(axes: Axes, cells: Sequence[Cell]) -> list[Contrast]:
     return [*mains, *interactions] if interactions else []
 
 
-def _contrast(axes: Axes, by_levels: Mapping[str, Cell], levels: Mapping[str, Any]) -> Contrast:
+def _contrast(
+    axes: Axes,
+    by_levels: Mapping[str, Cell],
+    levels: Mapping[str, Any],
+) -> Contrast:
     corners = [  # combinations of levels and baselines; the sign is -1 for an odd number of baselines
         (
             (-1) ** is_off.count(False),

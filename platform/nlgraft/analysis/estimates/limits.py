@@ -13,7 +13,11 @@ _CANCELLED = 1e-9
 
 
 def limited(
-    comparison: Comparison, metric: Metric, terms: Sequence[Term], crowded: Collection[str], main: str
+    comparison: Comparison,
+    metric: Metric,
+    terms: Sequence[Term],
+    crowded: Collection[str],
+    main: str,
 ) -> Comparison:
     """Leave open what no number of seeds can decide, and name the stages that were trained once for all.
 

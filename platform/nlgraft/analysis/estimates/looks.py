@@ -42,7 +42,11 @@ _STEPS = 4
 """Prior degrees of freedom are rounded to a fourth."""
 
 
-def look_levels(looks: Sequence[int], level: float, prior_df: float = 0.0) -> list[float]:
+def look_levels(
+    looks: Sequence[int],
+    level: float,
+    prior_df: float = 0.0,
+) -> list[float]:
     """Compute the two-sided level of each look.
 
     Args:
@@ -86,7 +90,11 @@ def p_over_looks(
 
 
 @lru_cache(maxsize=512)
-def _table(looks: tuple[int, ...], quarters: int, first: float) -> tuple[Array, Array]:
+def _table(
+    looks: tuple[int, ...],
+    quarters: int,
+    first: float,
+) -> tuple[Array, Array]:
     """Tabulate the logarithms of levels, ascending, and of the level that each leaves for later looks."""
     df = quarters / _STEPS
     chains = [_transition(before, look, df) for before, look in itertools.pairwise(looks)]
@@ -129,7 +137,11 @@ def _sines(deviates: Array, df: float) -> Array:
     return t / np.sqrt(df + t**2)
 
 
-def _shift(log: Array | float, places: Array, values: Array) -> Array:
+def _shift(
+    log: Array | float,
+    places: Array,
+    values: Array,
+) -> Array:
     """Interpolate logarithms, beyond the table along a line of slope one."""
     inside = np.clip(log, places[0], places[-1])
     return np.interp(inside, places, values) + log - inside

@@ -127,7 +127,11 @@ def prior_of(studies: Iterable[StudyVariance], weight: float = _WEIGHT) -> Noise
     return NoisePrior(weight * d0, math.exp(center))
 
 
-def applicable(prior: NoisePrior, study: StudyVariance, num_seeds: int) -> NoisePrior | None:
+def applicable(
+    prior: NoisePrior,
+    study: StudyVariance,
+    num_seeds: int,
+) -> NoisePrior | None:
     """Return a prior that fits a study, or else what it knows beyond a comparison of n seeds, if any."""
     df = min(prior.df, study.df - (num_seeds - 1))
     pooled = NoisePrior(df=df, variance=study.variance) if df > _EXACT else None
@@ -138,7 +142,11 @@ def applicable(prior: NoisePrior, study: StudyVariance, num_seeds: int) -> Noise
     return pooled if pooled and is_quieter else prior
 
 
-def is_like(prior: NoisePrior, study: StudyVariance, level: float = 0.1) -> bool:
+def is_like(
+    prior: NoisePrior,
+    study: StudyVariance,
+    level: float = 0.1,
+) -> bool:
     """Test whether a study is no noisier than a prior says; an F test at ``level``."""
     return study.df == 0 or bool(fdtrc(study.df, prior.df, study.variance / prior.variance) > level)
 
@@ -157,7 +165,9 @@ def paired_kinds(cells: Sequence[Training]) -> tuple[str, str] | None:
 
 
 def study_variance(
-    cells: Mapping[str, Training], scores: Mapping[str, Mapping[int, float]], kinds: tuple[str, str]
+    cells: Mapping[str, Training],
+    scores: Mapping[str, Mapping[int, float]],
+    kinds: tuple[str, str],
 ) -> StudyVariance:
     """Pool the differences of a study's cells from one of them, seed by seed.
 
@@ -307,7 +317,11 @@ def moderated(differences: Sequence[float] | Array, prior: NoisePrior | None = N
     return Estimate(float(values.mean()), len(values), variance, df)
 
 
-def moderate(variance: float, num_seeds: int, prior: NoisePrior | None) -> tuple[float, float]:
+def moderate(
+    variance: float,
+    num_seeds: int,
+    prior: NoisePrior | None,
+) -> tuple[float, float]:
     """Join the variance of n >= 2 differences with a prior; return it with its degrees of freedom."""
     df = num_seeds - 1.0
     if prior is None:
@@ -317,7 +331,10 @@ def moderate(variance: float, num_seeds: int, prior: NoisePrior | None) -> tuple
 
 
 def tail(
-    gap: Array | float, over_seeds: Array | float, df: Array | float, segment_variance: float = 0.0
+    gap: Array | float,
+    over_seeds: Array | float,
+    df: Array | float,
+    segment_variance: float = 0.0,
 ) -> Array:
     """Compute the probability that the error of a mean exceeds a gap.
 

@@ -58,7 +58,12 @@ def smallest_detectable(noise: Estimate, level: float) -> float:
 
 
 @lru_cache(maxsize=4096)
-def _smallest_detectable(segment_share: float, num_seeds: int, df: float, level: float) -> float:
+def _smallest_detectable(
+    segment_share: float,
+    num_seeds: int,
+    df: float,
+    level: float,
+) -> float:
     """Find the difference where both variances add up to 1, of which segments have a share."""
     noise = Estimate(0.0, num_seeds, 1 - segment_share, df, segment_share)
     low, high = 0.0, 1.0
@@ -105,7 +110,12 @@ def likely_look(
     )
 
 
-def decided_by(estimate: Estimate, num_seeds: int, level: float, margin: float | None = None) -> float:
+def decided_by(
+    estimate: Estimate,
+    num_seeds: int,
+    level: float,
+    margin: float | None = None,
+) -> float:
     """Predict the probability that more seeds decide at their level, see `likely_look`.
 
     True difference and variance between seeds are drawn from what the present seeds leave open (a flat prior

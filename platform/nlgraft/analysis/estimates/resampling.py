@@ -66,7 +66,11 @@ def bootstrap_counts(num_segments: int, num_samples: int) -> Iterator[Array]:
         yield counts.reshape(size, num_segments).astype(np.float64)
 
 
-def bootstrap_scores(statistics: Sequence[Array], score: Score, num_samples: int) -> Array:
+def bootstrap_scores(
+    statistics: Sequence[Array],
+    score: Score,
+    num_samples: int,
+) -> Array:
     """Score every system on the same bootstrap resamples of the test set.
 
     Args:
@@ -93,7 +97,10 @@ def bootstrap_scores(statistics: Sequence[Array], score: Score, num_samples: int
 
 
 def spread(
-    differences: Array, segment_draws: Array | None, num_samples: int, prior: NoisePrior | None = None
+    differences: Array,
+    segment_draws: Array | None,
+    num_samples: int,
+    prior: NoisePrior | None = None,
 ) -> tuple[Array, Estimate]:
     """Combine the noise over seeds with the noise over segments.
 
@@ -172,7 +179,11 @@ def two_sided_p(estimate: Estimate, draws: Array) -> float:
     return float(estimate.p or 0.0) if varies and is_far else p
 
 
-def interval(difference: float, draws: Array, alpha: float) -> tuple[float, float]:
+def interval(
+    difference: float,
+    draws: Array,
+    alpha: float,
+) -> tuple[float, float]:
     """Compute the percentile interval, confidence 1 - alpha, from draws centred at zero, shape (n,)."""
     low, high = np.quantile(draws, [alpha / 2, 1 - alpha / 2])
     return difference + float(low), difference + float(high)

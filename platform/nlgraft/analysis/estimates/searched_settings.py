@@ -200,7 +200,11 @@ def _centred(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
     return values - (np.bincount(members, values) / np.bincount(members))[members]
 
 
-def _groups(path: str, domain: Domain, tried: Sequence[Tried]) -> np.ndarray | None:
+def _groups(
+    path: str,
+    domain: Domain,
+    tried: Sequence[Tried],
+) -> np.ndarray | None:
     """Number the choices, or the parts of a range that have equally many trials.
 
     Returns:

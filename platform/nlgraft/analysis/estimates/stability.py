@@ -51,7 +51,12 @@ class Stability:
         return {"seeds": self.num_seeds, **document}
 
 
-def stability(cell: CellResult, name: str, metric: Metric, floor: float = 0.0) -> Stability | None:
+def stability(
+    cell: CellResult,
+    name: str,
+    metric: Metric,
+    floor: float = 0.0,
+) -> Stability | None:
     """Examine the seeds of a cell; None before one has finished.
 
     Args:

@@ -67,7 +67,11 @@ def has_learned(value: float, trivial: Trivial, metric: str) -> bool:
     return (gain if SCORED[metric.partition("/")[2]].direction == "maximize" else -gain) > NEAR
 
 
-def _of_classes(trial: TrialResult, split: str, name: str) -> Iterator[Trivial]:
+def _of_classes(
+    trial: TrialResult,
+    split: str,
+    name: str,
+) -> Iterator[Trivial]:
     pairs = trial.segments.get(f"{split}/mcc", trial.segments.get(f"{split}/macro_f1"))
     if pairs is None:
         return

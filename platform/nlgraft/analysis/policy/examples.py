@@ -89,7 +89,11 @@ def _examples(result: RecordedResults, label: str) -> Examples:
     return Examples(label, seeds[0], examples, "" if examples else f"every segment has the same {metric}")
 
 
-def _joined(trial: TrialResult, split: str, lines: Sequence[str]) -> list[str]:
+def _joined(
+    trial: TrialResult,
+    split: str,
+    lines: Sequence[str],
+) -> list[str]:
     """Join the lines of each document, in the order of `data.trials.by_document`."""
     documents = trial.read_stream(split, "document") if trial.num_documents else None
     if documents is None or len(documents) != len(lines):

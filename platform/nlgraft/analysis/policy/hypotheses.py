@@ -377,7 +377,12 @@ def compare_scores(
     return compared, [*notes, *table.notes]
 
 
-def _common_items(metric: str, runs: Runs, is_up: bool, notes: list[str]) -> list[str]:
+def _common_items(
+    metric: str,
+    runs: Runs,
+    is_up: bool,
+    notes: list[str],
+) -> list[str]:
     """List the items that all runs have, in the order of the files, and note which are missing where."""
     items = dict.fromkeys(item for run in runs.values() for item in run)
     common = [item for item in items if all(item in run for run in runs.values())]

@@ -94,7 +94,10 @@ def p_of_gain(gains: Sequence[float] | Array, prior: NoisePrior | None) -> float
 
 
 def decide(
-    gains: Sequence[float] | Array, level: float, prior: NoisePrior | None = None, limit: int = LOOKS[-1]
+    gains: Sequence[float] | Array,
+    level: float,
+    prior: NoisePrior | None = None,
+    limit: int = LOOKS[-1],
 ) -> Decision:
     """Decide on a proposal after its present seeds, shape (n,)."""
     num = len(gains)
@@ -125,7 +128,12 @@ class Gain:
     interval: tuple[float, float] | None = None
 
     @classmethod
-    def of(cls, seeds: Sequence[int], gains: Sequence[float], alpha: float | None = None) -> Gain:
+    def of(
+        cls,
+        seeds: Sequence[int],
+        gains: Sequence[float],
+        alpha: float | None = None,
+    ) -> Gain:
         """Average gains; with ``alpha``, with an interval that covers 1 - alpha."""
         mean = float(np.mean(gains)) if gains else None
         interval = None
@@ -203,7 +211,12 @@ def gain_of(step: Step | None, alpha: float | None = None) -> Gain | None:
     return None if step is None else Gain.of(step.seeds, step.gains, alpha)
 
 
-def enter_seen(pair: Study, variant: str, gain: Gain, store: ArtifactStore) -> None:
+def enter_seen(
+    pair: Study,
+    variant: str,
+    gain: Gain,
+    store: ArtifactStore,
+) -> None:
     """Enter what was seen of a proposal beside what is kept into the ledger, before it is shown.
 
     It is an analysis of the dev segments, which no later report may take for unseen: later questions about

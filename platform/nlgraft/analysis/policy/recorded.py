@@ -234,7 +234,11 @@ class RecordedResults(Results):
         return register(self, self.store, self._lines_of(self.main_metric).segments)
 
     def _difference(
-        self, metric: str, labels: Sequence[str], null: float = 0.0, second_metric: str | None = None
+        self,
+        metric: str,
+        labels: Sequence[str],
+        null: float = 0.0,
+        second_metric: str | None = None,
     ) -> Question:
         """Ask for the difference of two cells, or of two differences."""
         terms = tuple(
@@ -294,7 +298,12 @@ class RecordedResults(Results):
         return compared if sign > 0 else compared.negated()
 
     @cached_method
-    def _noise(self, metric: str, kinds: tuple[str, str], seeds: tuple[int, ...]) -> StudyVariance:
+    def _noise(
+        self,
+        metric: str,
+        kinds: tuple[str, str],
+        seeds: tuple[int, ...],
+    ) -> StudyVariance:
         """Pool the noise of the whole study."""
         scores = {cell.label: cell.values(metric, seeds) for cell in self.cells}
         return study_variance(self.trainings, scores, kinds)

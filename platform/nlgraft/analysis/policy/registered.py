@@ -130,7 +130,10 @@ class Conformance:
 
 
 def conformance_of(
-    results: Results, store: ArtifactStore, keys: Mapping[str, str], past: History
+    results: Results,
+    store: ArtifactStore,
+    keys: Mapping[str, str],
+    past: History,
 ) -> Conformance | None:
     """Compare a study and its results with its registration.
 
@@ -185,7 +188,11 @@ def conformance_of(
     )
 
 
-def _execution(registered: Content, now: Content, results: Results) -> Iterator[Deviation]:
+def _execution(
+    registered: Content,
+    now: Content,
+    results: Results,
+) -> Iterator[Deviation]:
     """List registered replicates that have not finished; none before the first trial has started."""
     if not any(cell.has_started for cell in results.cells):
         return
@@ -207,7 +214,10 @@ def _execution(registered: Content, now: Content, results: Results) -> Iterator[
 
 
 def _seen_seeds(
-    registered: Content, results: Results, keys: Mapping[str, str], entries: Mapping[int, Entry]
+    registered: Content,
+    results: Results,
+    keys: Mapping[str, str],
+    entries: Mapping[int, Entry],
 ) -> Iterator[Deviation]:
     """List seeds that finished and were shown, but are neither registered nor in the file any more."""
     own_seeds = {*registered.seeds, *(trial.seed for cell in results.cells for trial in cell.trials)}
@@ -298,7 +308,9 @@ def _stages(registered: FrozenCell, now: FrozenCell) -> tuple[Settings, Settings
 
 
 def _differences(
-    registered: Mapping[str, Any], now: Mapping[str, Any], prefix: str = ""
+    registered: Mapping[str, Any],
+    now: Mapping[str, Any],
+    prefix: str = "",
 ) -> Iterator[Deviation]:
     """Compare two mappings, in which a mapping is a thing that there is, or is not."""
     for path in dict.fromkeys([*registered, *now]):

@@ -65,7 +65,9 @@ class Answer:
 
 
 def p_of_looks(
-    plan: Plan, looks: Mapping[int, Look], prior: NoisePrior | None = None
+    plan: Plan,
+    looks: Mapping[int, Look],
+    prior: NoisePrior | None = None,
 ) -> tuple[float | None, float | None]:
     """Combine the answers at looks: p-values of no difference, and of a difference of at least the margin.
 
@@ -341,7 +343,11 @@ Test = Callable[[Sequence[int] | None], Comparison]
 """Compares over some seeds, or over all that have finished."""
 
 
-def over_looks(plan: Plan, test: Test, name_of: Callable[[int], str] = str) -> Comparison:
+def over_looks(
+    plan: Plan,
+    test: Test,
+    name_of: Callable[[int], str] = str,
+) -> Comparison:
     """Compare at the looks whose seeds have all finished.
 
     Args:
@@ -381,7 +387,12 @@ def over_looks(plan: Plan, test: Test, name_of: Callable[[int], str] = str) -> C
     return at_looks[last].noted(*notes, p_equal=looks[last].p_equal, looks=looks)
 
 
-def by_rules(comparison: Comparison, answer: Answer, plan: Plan, alpha: float) -> Comparison:
+def by_rules(
+    comparison: Comparison,
+    answer: Answer,
+    plan: Plan,
+    alpha: float,
+) -> Comparison:
     """Put the answer by the rules into a comparison.
 
     Args:

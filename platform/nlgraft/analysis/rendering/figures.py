@@ -148,7 +148,13 @@ class Drawing:
         text = buffer.getvalue()
         return re.sub(r"<metadata>.*?</metadata>\s*", "", text[text.index("<svg") :], flags=re.DOTALL)
 
-    def _write(self, file: Path | io.StringIO, kind: str | None, *, is_transparent: bool) -> None:
+    def _write(
+        self,
+        file: Path | io.StringIO,
+        kind: str | None,
+        *,
+        is_transparent: bool,
+    ) -> None:
         """Write it with the settings it was drawn with; its title makes the ids, which are else random."""
         dates = {"pdf": ("CreationDate", "Creator", "Producer"), "svg": ("Date", "Creator")}
         metadata = dict.fromkeys(dates.get(kind or "", ())) or None

@@ -16,7 +16,11 @@ from nlgraft.pipeline.trial import is_dev_curve
 _MAX_PANELS = 4
 
 
-def live_page(status: Mapping[str, Any], result: RecordedResults, refresh_s: float | None) -> str:
+def live_page(
+    status: Mapping[str, Any],
+    result: RecordedResults,
+    refresh_s: float | None,
+) -> str:
     """Render one HTML page that a browser loads again by itself.
 
     Args:

@@ -173,7 +173,11 @@ def paper_texts(result: RecordedResults, figures: Figures) -> dict[str, str]:
     return {name: texts.get(name) or template(f"{name}.j2").render(facts) for name in _TEXTS}
 
 
-def _pairs(header: tuple[str, str], texts_of: Mapping[str, Iterable[str]], form: str) -> Table:
+def _pairs(
+    header: tuple[str, str],
+    texts_of: Mapping[str, Iterable[str]],
+    form: str,
+) -> Table:
     """Tabulate names with texts."""
     rows = ((name, ", ".join(map(form.format, texts))) for name, texts in texts_of.items())
     return make_table((dict(zip(header, row, strict=True)) for row in rows), num_text=2)

@@ -143,7 +143,11 @@ def _metric_sections(result: RecordedResults, means_of: str) -> list[Section]:
     ]
 
 
-def render(result: RecordedResults, kind: str, beside: Sequence[RecordedResults] = ()) -> str:
+def render(
+    result: RecordedResults,
+    kind: str,
+    beside: Sequence[RecordedResults] = (),
+) -> str:
     """Render a report; arguments and errors as in `StudyResult.render`."""
     if kind not in _FORMATS:
         raise NlgraftError(f"no report format '{kind}'. {nearest(kind, list(_FORMATS))}")
@@ -159,7 +163,10 @@ def render(result: RecordedResults, kind: str, beside: Sequence[RecordedResults]
 
 
 def write_report(
-    result: RecordedResults, out: Path, formats: Sequence[str], beside: Sequence[RecordedResults] = ()
+    result: RecordedResults,
+    out: Path,
+    formats: Sequence[str],
+    beside: Sequence[RecordedResults] = (),
 ) -> list[Path]:
     """Write a report to files; arguments, files and errors as in `StudyResult.report`."""
     texts: dict[str, str] = {}

@@ -37,7 +37,12 @@ Compared = Sequence[tuple[str, Comparison]]
 """Comparisons of one table, on one metric, with the names of their rows."""
 
 
-def comparison_notes(compared: Compared, alpha: float, *, is_of_study: bool = True) -> list[str]:
+def comparison_notes(
+    compared: Compared,
+    alpha: float,
+    *,
+    is_of_study: bool = True,
+) -> list[str]:
     """Explain the marks in a table of comparisons, then list the comparisons' own notes."""
     comparisons = [comparison for _, comparison in compared]
     notes = grouped(
@@ -244,7 +249,9 @@ def gains_table(result: RecordedResults, metric: str) -> Table | None:
 
 
 def _differences_table(
-    result: RecordedResults, differences: Sequence[tuple[str, Row, Comparison]], note: str
+    result: RecordedResults,
+    differences: Sequence[tuple[str, Row, Comparison]],
+    note: str,
 ) -> Table | None:
     """Tabulate differences, each by its name in the notes, its two words and itself; None without any."""
     if not differences:

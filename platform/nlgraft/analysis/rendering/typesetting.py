@@ -125,7 +125,9 @@ def column_groups(widths: Sequence[int], most: int) -> list[list[int]]:
 
 
 def make_table(
-    rows: Iterable[Mapping[str, Entry | str | int | None]], num_text: int = 1, notes: Sequence[str] = ()
+    rows: Iterable[Mapping[str, Entry | str | int | None]],
+    num_text: int = 1,
+    notes: Sequence[str] = (),
 ) -> Table:
     """Build a table from rows; columns are in the order of their first entry, what a row lacks is a dash."""
     rows = list(rows)
@@ -151,7 +153,12 @@ def num_decimals(values: Iterable[float | None]) -> int:
     return 4
 
 
-def number(value: float | None, decimals: int, *, is_signed: bool = False) -> str:
+def number(
+    value: float | None,
+    decimals: int,
+    *,
+    is_signed: bool = False,
+) -> str:
     """Format a number with a typographic minus, and a plus if ``is_signed``; None becomes a dash."""
     if value is None:
         return NOTHING
@@ -167,7 +174,12 @@ def rounded(value: float | None, *, is_signed: bool = False) -> str:
     return number(value, num_decimals([value]), is_signed=is_signed)
 
 
-def interval(ends: tuple[float, float] | None, decimals: int, *, is_signed: bool = True) -> str:
+def interval(
+    ends: tuple[float, float] | None,
+    decimals: int,
+    *,
+    is_signed: bool = True,
+) -> str:
     """Format an interval so that no line breaks inside its brackets; None becomes a dash."""
     if ends is None:
         return NOTHING

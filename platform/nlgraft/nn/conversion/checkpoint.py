@@ -163,7 +163,11 @@ def _fill(model: Seq2Seq, tensors: Mapping[str, Tensor]) -> None:
         parameters[place.parameter].copy_(values)
 
 
-def to_hugging_face(model: Seq2Seq, directory: Path, generation: GenerationConfig) -> list[str]:
+def to_hugging_face(
+    model: Seq2Seq,
+    directory: Path,
+    generation: GenerationConfig,
+) -> list[str]:
     """Write a plain model as a checkpoint that transformers loads.
 
     With learned positions and embedding norms it becomes an mBART (pre-norm) or a BART (post-norm), with
@@ -203,7 +207,11 @@ def to_hugging_face(model: Seq2Seq, directory: Path, generation: GenerationConfi
 
 
 @torch.no_grad()
-def _tensors(model: Seq2Seq, architecture: Architecture, notes: list[str]) -> dict[str, Tensor]:
+def _tensors(
+    model: Seq2Seq,
+    architecture: Architecture,
+    notes: list[str],
+) -> dict[str, Tensor]:
     config, parameters = model.config, dict(model.named_parameters())
     parameter_places = places(config)
     check_places(

@@ -106,7 +106,13 @@ def _spec(
     return spec
 
 
-def _set_input(side: Any, table: Any, embedding: nn.Module, layer: InputLayer, num_positions: int) -> None:
+def _set_input(
+    side: Any,
+    table: Any,
+    embedding: nn.Module,
+    layer: InputLayer,
+    num_positions: int,
+) -> None:
     assert isinstance(embedding, TableEmbedding), "a plain model has tables"
     weight, positions = embedding.table.weight, layer.positions
     table.weight = _array(weight)
@@ -129,7 +135,13 @@ def _set_layer(part: Any, layer: EncoderLayer | DecoderLayer) -> None:
     _set(part.ffn.linear_1, layer.ffn.outer)
 
 
-def _set_attention(part: Any, attention: Attention, connection: Residual, *, is_self: bool) -> None:
+def _set_attention(
+    part: Any,
+    attention: Attention,
+    connection: Residual,
+    *,
+    is_self: bool,
+) -> None:
     _set_norm(part, connection)
     query, key_value = attention.query, attention.key_value
     # Self-attention has one map for queries, keys and values.

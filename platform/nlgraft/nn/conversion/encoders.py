@@ -163,7 +163,12 @@ def _fill(model: Seq2Seq, tensors: Mapping[str, Tensor]) -> None:
         parameters[place.parameter].copy_(place.read(tensors))
 
 
-def _fill_head(model: Seq2Seq, head: PredictionHead, tensors: Mapping[str, Tensor], where: str) -> None:
+def _fill_head(
+    model: Seq2Seq,
+    head: PredictionHead,
+    tensors: Mapping[str, Tensor],
+    where: str,
+) -> None:
     table = tensors["bert.embeddings.word_embeddings.weight"]
     if not torch.equal(tensors["cls.predictions.decoder.weight"], table):
         raise ContractError(f"{where}: predicts with an untied output table; only tied ones can be converted")
@@ -173,7 +178,11 @@ def _fill_head(model: Seq2Seq, head: PredictionHead, tensors: Mapping[str, Tenso
     model.output_projection.bias.copy_(tensors[PREDICTION_BIAS])
 
 
-def _load(checkpoint: str, revision: str | None, notes: list[str]) -> tuple[nn.Module, bool]:
+def _load(
+    checkpoint: str,
+    revision: str | None,
+    notes: list[str],
+) -> tuple[nn.Module, bool]:
     """Load the weights; returns the model and whether it has a prediction head."""
     model, report = load_pretrained("BertForMaskedLM", checkpoint, revision, what="a BERT", types="BERT")
     missing = report["missing_keys"]

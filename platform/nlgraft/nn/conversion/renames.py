@@ -97,7 +97,11 @@ def _tables(config: TransformerConfig) -> Iterator[Place]:
         yield Place("output_projection.bias", (OUTPUT_BIAS,), is_row=True)
 
 
-def _layer(side: str, layer: int, norm: str) -> Iterator[Place]:
+def _layer(
+    side: str,
+    layer: int,
+    norm: str,
+) -> Iterator[Place]:
     layer_name, hf_layer = f"{side}.{layer}", f"model.{side}.layers.{layer}"
     attentions = [("attention", "self_attn"), ("cross_attention", "encoder_attn")]
     residuals = [("attention_residual", "self_attn"), ("cross_residual", "encoder_attn")]
@@ -144,7 +148,9 @@ def _module(module_name: str, *hf_names: str) -> Iterator[Place]:
 
 
 def check_places(
-    parameter_places: Sequence[Place], parameter_names: Collection[str], tensor_names: Collection[str]
+    parameter_places: Sequence[Place],
+    parameter_names: Collection[str],
+    tensor_names: Collection[str],
 ) -> None:
     """Verify that every parameter is filled once and every tensor used once.
 
@@ -168,7 +174,11 @@ def check_places(
         raise ContractError("checkpoint and model do not fit: " + "; ".join(problems))
 
 
-def _differences(what: str, named: Iterable[str], there: Collection[str]) -> Iterator[str]:
+def _differences(
+    what: str,
+    named: Iterable[str],
+    there: Collection[str],
+) -> Iterator[str]:
     count = Counter(named)
     for name in sorted(set(there) - set(count)):
         yield f"{what} '{name}' is left over"

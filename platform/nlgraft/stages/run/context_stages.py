@@ -80,7 +80,11 @@ def read_means(directory: Path) -> Tensor:
     return load_file(directory / MEANS_FILE)["means"]
 
 
-def _sequences(encoded: Path, split: str, side: Side) -> list[list[int]]:
+def _sequences(
+    encoded: Path,
+    split: str,
+    side: Side,
+) -> list[list[int]]:
     stream = read_encoded(encoded, split).stream(side.stream)
     sequences, num_cut = prepare_side(stream, side)
     if num_cut:

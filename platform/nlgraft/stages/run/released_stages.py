@@ -94,14 +94,23 @@ def renumber_tokenizer(context: StageContext) -> None:
         write_their_ids(ids, [piece.piece for piece in proto.pieces[3:]], context.directory)
 
 
-def write_their_ids(ids: Mapping[str, int], pieces: Sequence[str], directory: Path) -> None:
+def write_their_ids(
+    ids: Mapping[str, int],
+    pieces: Sequence[str],
+    directory: Path,
+) -> None:
     """Write a checkpoint's ids of pieces; those that it lacks are unknown text to it."""
     unknown = ids["<unk>"]
     document = {"unknown": unknown, "pieces": [ids.get(piece, unknown) for piece in pieces]}
     (directory / THEIR_IDS_FILE).write_text(json.dumps(document) + "\n", "utf-8")
 
 
-def renumbered(proto: Any, path: Path, languages: Sequence[str] = (), symbols: Sequence[str] = ()) -> Any:
+def renumbered(
+    proto: Any,
+    path: Path,
+    languages: Sequence[str] = (),
+    symbols: Sequence[str] = (),
+) -> Any:
     """Put padding first, the mask and languages behind the special pieces of an mBART's SentencePiece model.
 
     Args:
@@ -129,7 +138,11 @@ def renumbered(proto: Any, path: Path, languages: Sequence[str] = (), symbols: S
     return _with_special_pieces(proto, languages, [*added, *proto.pieces[3:]])
 
 
-def _with_special_pieces(proto: Any, languages: Sequence[str], pieces: Sequence[Any]) -> Any:
+def _with_special_pieces(
+    proto: Any,
+    languages: Sequence[str],
+    pieces: Sequence[Any],
+) -> Any:
     """Copy a SentencePiece model with this project's special pieces, those of languages, and others."""
     made = type(proto)()
     made.CopyFrom(proto)
@@ -146,7 +159,12 @@ def _with_special_pieces(proto: Any, languages: Sequence[str], pieces: Sequence[
     return made
 
 
-def their_rows(num_tokens: int, start_id: int, mask_id: int, language_ids: Sequence[int] = ()) -> list[int]:
+def their_rows(
+    num_tokens: int,
+    start_id: int,
+    mask_id: int,
+    language_ids: Sequence[int] = (),
+) -> list[int]:
     """List which of an mBART's rows each of our tokens takes.
 
     Args:
@@ -231,12 +249,21 @@ def read_checkpoint(context: StageContext) -> None:
     _write_size(model, "tied parameters once", context.directory)
 
 
-def _write_size(model: nn.Module, note: str, directory: Path) -> None:
+def _write_size(
+    model: nn.Module,
+    note: str,
+    directory: Path,
+) -> None:
     size = Score(count_parameters(model)[0], 1, "minimize", note)
     write_metrics(directory, {"upstream/parameters_total": size})
 
 
-def with_rows(model: Seq2Seq, rows: Sequence[int], *, has_silent_copies: bool = False) -> Seq2Seq:
+def with_rows(
+    model: Seq2Seq,
+    rows: Sequence[int],
+    *,
+    has_silent_copies: bool = False,
+) -> Seq2Seq:
     """Number the tokens of a model anew; rows that none of them names are dropped.
 
     Args:
@@ -307,7 +334,11 @@ def _pieces(ids: Mapping[str, int], models: Sequence[Any]) -> list[str]:
     return list(dict.fromkeys([*ordered_pieces, *(piece for piece in of_text if piece not in _SPECIAL)]))
 
 
-def _with_pieces(proto: Any, pieces: Sequence[str], vocabulary: Container[str]) -> Any:
+def _with_pieces(
+    proto: Any,
+    pieces: Sequence[str],
+    vocabulary: Container[str],
+) -> Any:
     pieces_by_name = {piece.piece: piece for piece in proto.pieces}
     lowest = min(piece.score for piece in proto.pieces) - _FAR_BELOW
     ordered_pieces = []

@@ -86,7 +86,11 @@ def train(context: StageContext) -> None:
     training_task(model, settings, inputs, context).run(context)
 
 
-def start_model(settings: TrainSettings, inputs: TrainInputs[Path], context: StageContext) -> Seq2Seq:
+def start_model(
+    settings: TrainSettings,
+    inputs: TrainInputs[Path],
+    context: StageContext,
+) -> Seq2Seq:
     """Make the model to train: the earlier one, a new one, or a new one with weights carried over."""
     if inputs.start is not None and settings.model is None and not settings.extension:
         model = read_model(inputs.start)
@@ -181,7 +185,10 @@ def batches(
 
 
 def masked_spans(
-    view: View, encoded: Encoded, config: MaskedSpansConfig, tokenizers: Mapping[str, Path]
+    view: View,
+    encoded: Encoded,
+    config: MaskedSpansConfig,
+    tokenizers: Mapping[str, Path],
 ) -> tuple[View, MaskedSpans]:
     """Replace the source of a view by its target with masked spans.
 
@@ -287,7 +294,11 @@ def search(model: Seq2Seq, inputs: Inputs, settings: TranslateSettings) -> Trans
         return decode(model, inputs, settings.generation)
 
 
-def model_inputs(settings: TranslateSettings, inputs: TranslateInputs[Path], room: int | None) -> Inputs:
+def model_inputs(
+    settings: TranslateSettings,
+    inputs: TranslateInputs[Path],
+    room: int | None,
+) -> Inputs:
     """Encode what the model reads of a split, see ``encoded_inputs``."""
     corpus = read_corpus(inputs.corpus / settings.split)
     return encoded_inputs(settings, corpus, inputs.tokenizers, room)
@@ -324,7 +335,11 @@ def _fitting(side: Side, room: int) -> Side:
     return side.model_copy(update={"max_tokens": min(room, side.max_tokens or room)})
 
 
-def _lengths(name: str, sequences: Sequence[Sequence[int]], signature: str) -> Evaluation:
+def _lengths(
+    name: str,
+    sequences: Sequence[Sequence[int]],
+    signature: str,
+) -> Evaluation:
     rows = np.array([[len(ids), 1] for ids in sequences], dtype=np.float64)
     return Evaluation.of({name: rows}, signature)
 
@@ -416,7 +431,12 @@ def _tokenizers(corpus: Path, settings: ScoreSettings | ExtractSettings) -> Text
     return choose_tokenizers(references, bleu, settings.rouge_tokenizer)
 
 
-def _write_aside(directory: Path, split: str, evaluation: Evaluation, prefix: str) -> None:
+def _write_aside(
+    directory: Path,
+    split: str,
+    evaluation: Evaluation,
+    prefix: str,
+) -> None:
     """Write a scored split under a prefix, without its lines; the artifact may already hold another one."""
     scores = {metric_name(f"{split}/{name}", prefix): score for name, score in evaluation.scores.items()}
     write_metrics(directory, scores)
@@ -424,14 +444,21 @@ def _write_aside(directory: Path, split: str, evaluation: Evaluation, prefix: st
     write_segments(directory, prefix, rows)
 
 
-def _saved(references: list[str], tokenizer: Tokenizer, compared: Tokenizer) -> Score:
+def _saved(
+    references: list[str],
+    tokenizer: Tokenizer,
+    compared: Tokenizer,
+) -> Score:
     after, before = (sum(map(len, each.encode(references))) for each in (tokenizer, compared))
     signature = "1 - tokens of the model's vocabulary / tokens of the upstream vocabulary"
     return Score(1 - after / before, len(references), "maximize", signature)
 
 
 def _nats_per_char(
-    trained: Path, references: Sequence[str], lengths: Sequence[int], max_tokens: int | None
+    trained: Path,
+    references: Sequence[str],
+    lengths: Sequence[int],
+    max_tokens: int | None,
 ) -> dict[str, Score]:
     """Divide the loss of the lines that were not cut by their characters; nothing if all were cut."""
     is_whole_N = np.array(lengths) <= (np.inf if max_tokens is None else max_tokens)

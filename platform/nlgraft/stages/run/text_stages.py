@@ -88,7 +88,12 @@ def open_tokenizer(directory: Path) -> Tokenizer:
     return WordPiece(path) if path.name == WORDPIECE_FILE else SentencePiece(path)
 
 
-def training_budget(train: TrainConfig, corpus: Path, split: str, seed: int) -> int | LengthBatches:
+def training_budget(
+    train: TrainConfig,
+    corpus: Path,
+    split: str,
+    seed: int,
+) -> int | LengthBatches:
     """Return the tokens of a batch, or batches that depend on the text alone, not on vocabulary and view."""
     if train.batch_tokens is not None:
         return train.batch_tokens
@@ -125,13 +130,21 @@ def encode(context: StageContext) -> None:
     write_json(context.directory / REPORT_FILE, report)
 
 
-def encode_lines(lines: Iterable[str], tokenizer: Tokenizer, max_tokens: int | None) -> tuple[Ragged, int]:
+def encode_lines(
+    lines: Iterable[str],
+    tokenizer: Tokenizer,
+    max_tokens: int | None,
+) -> tuple[Ragged, int]:
     """Encode lines, and count those that were cut."""
     ids = Ragged.of(row for chunk in chunks(lines) for row in tokenizer.encode(chunk))
     return _cut(ids, tokenizer, max_tokens)
 
 
-def _cut(lines: Ragged, tokenizer: Tokenizer, max_tokens: int | None) -> tuple[Ragged, int]:
+def _cut(
+    lines: Ragged,
+    tokenizer: Tokenizer,
+    max_tokens: int | None,
+) -> tuple[Ragged, int]:
     # the ends of a context's lines are special tokens: the context cuts them in the middle
     if max_tokens is None or isinstance(tokenizer, ContextTokenizer):
         return lines, 0
@@ -139,7 +152,10 @@ def _cut(lines: Ragged, tokenizer: Tokenizer, max_tokens: int | None) -> tuple[R
 
 
 def _parts(
-    context: StageContext, lines: Iterable[str], tokenizer: Tokenizer, counts: Counter[str]
+    context: StageContext,
+    lines: Iterable[str],
+    tokenizer: Tokenizer,
+    counts: Counter[str],
 ) -> Iterator[Ragged]:
     """Encode lines in parts, count them, and report how far it is."""
     max_tokens = ENCODED.read(context)[0].max_tokens

@@ -91,7 +91,12 @@ class TrainingTask:
         }
 
 
-def write_split(directory: Path, split: str, evaluation: Evaluation, prefix: str = "") -> None:
+def write_split(
+    directory: Path,
+    split: str,
+    evaluation: Evaluation,
+    prefix: str = "",
+) -> None:
     """Write the scores of a split, and the statistics of its segments if the model is the trial's result."""
     if not prefix:
         write_segments(directory, split, evaluation.statistics)
@@ -99,7 +104,11 @@ def write_split(directory: Path, split: str, evaluation: Evaluation, prefix: str
     write_scores(directory, scores, prefix)
 
 
-def write_scores(directory: Path, scores: Mapping[str, Score], prefix: str) -> None:
+def write_scores(
+    directory: Path,
+    scores: Mapping[str, Score],
+    prefix: str,
+) -> None:
     """Write scores by their whole names, behind the prefix if there is one."""
     write_metrics(directory, {metric_name(name, prefix): score for name, score in scores.items()})
 
@@ -155,7 +164,12 @@ KEPT = (Provenance.COPY, Provenance.SPECIAL, Provenance.GAP)
 """Rows that are not new: what the old model learned, and rows without a token."""
 
 
-def new_rows_first(num_steps: int, start: Path, model: nn.Module, names: Iterable[str]) -> RowsFirst | None:
+def new_rows_first(
+    num_steps: int,
+    start: Path,
+    model: nn.Module,
+    names: Iterable[str],
+) -> RowsFirst | None:
     """Find the rows of a model with an exchanged vocabulary that learn first.
 
     Args:

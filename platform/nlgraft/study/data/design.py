@@ -350,7 +350,11 @@ def select_cells(study: Study, conditions: Sequence[str]) -> list[Cell]:
     return chosen
 
 
-def name_cell(axes: Axes, design_cells: Sequence[Cell], text: str) -> Cell | str:
+def name_cell(
+    axes: Axes,
+    design_cells: Sequence[Cell],
+    text: str,
+) -> Cell | str:
     """Find the cell that a text names, as `find_cell` does, or return the message why there is none."""
     text = text.strip()
     by_label = {cell.label: cell for cell in design_cells}

@@ -57,7 +57,11 @@ def get(tree: Any, path: str) -> Any:
     return node
 
 
-def put(tree: dict[str, Any], path: str, value: Any) -> None:
+def put(
+    tree: dict[str, Any],
+    path: str,
+    value: Any,
+) -> None:
     """Set the value at a path of nested mappings and lists, in place, adding mappings on the way.
 
     A key that itself contains dots is found when it is already there.
@@ -177,7 +181,11 @@ def _is_other_kind(current: Mapping[str, Any], update: Mapping[str, Any]) -> boo
     return any(key in current and key in update and current[key] != update[key] for key in KINDS)
 
 
-def _first_shared(first: Any, second: Any, path: str) -> str | None:
+def _first_shared(
+    first: Any,
+    second: Any,
+    path: str,
+) -> str | None:
     if not isinstance(first, Mapping) or not isinstance(second, Mapping):
         return path
     for key in second:

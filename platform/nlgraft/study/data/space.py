@@ -170,7 +170,12 @@ def table_text(value: Any) -> str:
     return canonical_json(value)
 
 
-def duplicate_message(value: Any, other: Any, name: str, first: int) -> str:
+def duplicate_message(
+    value: Any,
+    other: Any,
+    name: str,
+    first: int,
+) -> str:
     """Describe the problem of a value that looks like an earlier one, ``name[first]``."""
     alike = "" if same(value, other) else f": {other!r} and {value!r} cannot be told apart in a table"
     return f"is the same as {name}[{first}]{alike}; write each value once"

@@ -164,7 +164,12 @@ def measured_cost(
     return Measured(fmean(seconds), fmean(num_bytes), is_scaled)
 
 
-def _ratio(stage: Stage, run: TimedRun, resources: Resources, text_bytes: int | None) -> float:
+def _ratio(
+    stage: Stage,
+    run: TimedRun,
+    resources: Resources,
+    text_bytes: int | None,
+) -> float:
     """How many times as much a stage has to do as one that has run; 1 where the sizes are not known."""
     manifest = run.manifest
     if manifest.size is None:
@@ -184,7 +189,11 @@ def _weights(stage: Stage, manifest: Manifest) -> float:
     return now / before if now and before else 1.0
 
 
-def _text_bytes(stage: Stage, corpora: Corpora, roles: Collection[str] = ()) -> int | None:
+def _text_bytes(
+    stage: Stage,
+    corpora: Corpora,
+    roles: Collection[str] = (),
+) -> int | None:
     """Add up the text below a stage, of the split alone that it names; None where some was not read.
 
     Of the ``roles``, or of all if there are none.
@@ -220,7 +229,11 @@ def estimated_cost(
     return _training_s(work, resources, None) or 0.0, _BYTES_PER_WEIGHT * parameters
 
 
-def _steps_of_text(stage: Stage, work: Work, corpora: Corpora) -> tuple[int | None, int]:
+def _steps_of_text(
+    stage: Stage,
+    work: Work,
+    corpora: Corpora,
+) -> tuple[int | None, int]:
     """Estimate steps, and tokens of a step, from the text where epochs, lines or characters are counted."""
     train, corpus = stage.config.get("train"), stage.inputs.get("corpus")
     by_role = {} if corpus is None else corpora.get(corpus.fingerprint, {}).get("train", {})
@@ -247,7 +260,11 @@ def _bytes_per_token(stage: Stage) -> float:
     return max(1.0, 1.1 * math.log10(vocab_size) - 0.4)
 
 
-def _states_cost(stage: Stage, resources: Resources, corpora: Corpora) -> tuple[float, float] | None:
+def _states_cost(
+    stage: Stage,
+    resources: Resources,
+    corpora: Corpora,
+) -> tuple[float, float] | None:
     """Estimate what an encoder's states of each token of a text take, or their means."""
     encoded, encoder = stage.inputs["encoded"], stage.inputs["encoder"]
     text_bytes = _text_bytes(encoded, corpora, set(encoded.config["streams"].values()))
@@ -282,7 +299,11 @@ def _largest(stage: Stage, settings: Collection[str]) -> int:
     return max(sizes, default=0)
 
 
-def _training_s(work: Work, resources: Resources, num_workers: int | None) -> float | None:
+def _training_s(
+    work: Work,
+    resources: Resources,
+    num_workers: int | None,
+) -> float | None:
     """Estimate the time of a training; without a number of workers, on as many as a trial may have."""
     if work.num_steps is None:
         return None

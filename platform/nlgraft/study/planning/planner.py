@@ -46,7 +46,12 @@ class _Stages:
         self.num_planned += len(graph.stages)
         self.distinct |= {stage.fingerprint: stage for stage in graph.stages}
 
-    def add_search(self, low: StageGraph, high: StageGraph, num_trials: int) -> None:
+    def add_search(
+        self,
+        low: StageGraph,
+        high: StageGraph,
+        num_trials: int,
+    ) -> None:
         """Add trials with values between two corners; stages that both corners share, all trials share."""
         # What the two ends of a space share, no searched value reaches.
         shared = {stage.fingerprint for stage in high.stages}
@@ -142,7 +147,11 @@ def plan(
     )
 
 
-def _search_graph(study: Study, cell: Cell, params: Mapping[str, Any]) -> StageGraph:
+def _search_graph(
+    study: Study,
+    cell: Cell,
+    params: Mapping[str, Any],
+) -> StageGraph:
     return resolve_cell(study, cell, params).graph(search_seed(study), SEARCH_SPLITS)
 
 
@@ -165,7 +174,11 @@ def _small_searches(study: Study, resolved: Sequence[ResolvedCell]) -> list[str]
 def _most_distinct(study: Study, search: Search, resolved: ResolvedCell) -> float:
     """Count the combinations of searched values that change a stage of a cell's trials."""
 
-    def has_effect(path: str, probes: Iterable[Any], end: int) -> bool:
+    def has_effect(
+        path: str,
+        probes: Iterable[Any],
+        end: int,
+    ) -> bool:
         corners = (corner(search.space, resolved.document, end, {path: value}) for value in probes)
         trials = {_search_graph(study, resolved.cell, params).fingerprint for params in corners}
         return len(trials) > 1
@@ -231,7 +244,11 @@ def _short_budget(study: Study, num_trials: int) -> list[str]:
 # Checks of a study's data before anything runs: each stage names the function that looks at its own.
 
 
-def check_cells(study: Study, cells: Iterable[Cell], store: ArtifactStore | None = None) -> Findings:
+def check_cells(
+    study: Study,
+    cells: Iterable[Cell],
+    store: ArtifactStore | None = None,
+) -> Findings:
     """Check the data of some cells; see `check_data`."""
     with looking_below(study.mirror):
         graphs = (resolve_cell(study, cell).graph(study.seeds[0]) for cell in cells)

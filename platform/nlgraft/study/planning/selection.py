@@ -95,7 +95,11 @@ def search_key(study: Study, cell: Cell) -> str:
     )
 
 
-def load_proposals(study: Study, cell: Cell, store: ArtifactStore) -> list[Proposal]:
+def load_proposals(
+    study: Study,
+    cell: Cell,
+    store: ArtifactStore,
+) -> list[Proposal]:
     """Read the recorded proposals of a cell by ascending number, with the records of their trials."""
     assert study.search is not None
     recorded = store.records.list(PROPOSALS, _PROPOSAL, f"{search_key(study, cell)}/").values()
@@ -111,12 +115,21 @@ def _record_of(proposal: Proposal, store: ArtifactStore) -> TrialRecord | None:
     return proposal.record if is_stopped and proposal.keeps_stop else record
 
 
-def save_proposal(study: Study, cell: Cell, store: ArtifactStore, proposal: Proposal) -> None:
+def save_proposal(
+    study: Study,
+    cell: Cell,
+    store: ArtifactStore,
+    proposal: Proposal,
+) -> None:
     """Record a proposal, before its trial starts."""
     store.records.write(PROPOSALS, f"{search_key(study, cell)}/{proposal.number:05d}", proposal.to_json())
 
 
-def chosen_params(study: Study, cell: Cell, store: ArtifactStore) -> dict[str, Any] | None:
+def chosen_params(
+    study: Study,
+    cell: Cell,
+    store: ArtifactStore,
+) -> dict[str, Any] | None:
     """Return the values that a cell's finished search chose; empty without a search, None before its end."""
     if study.search is None:
         return {}
@@ -151,18 +164,30 @@ _ANY_SEED = 0
 _GRANTED = TypeAdapter(dict[str, int])
 
 
-def cell_key(study: Study, cell: Cell, params: Mapping[str, object]) -> str:
+def cell_key(
+    study: Study,
+    cell: Cell,
+    params: Mapping[str, object],
+) -> str:
     """Fingerprint of everything that determines the replicates of a cell, except their seeds."""
     config = resolve_config(study, cell, params, has_absolute_paths=False)
     return fingerprint({"system": study.system, "config": config.model_dump(mode="json")})
 
 
-def cell_digest(study: Study, cell: Cell, params: Mapping[str, object] | None = None) -> str:
+def cell_digest(
+    study: Study,
+    cell: Cell,
+    params: Mapping[str, object] | None = None,
+) -> str:
     """Fingerprint of the replicates of a cell but for their seeds: settings, text, and versions of stages."""
     return resolve_cell(study, cell, params).graph(_ANY_SEED).fingerprint
 
 
-def record_granted(study: Study, store: ArtifactStore, granted: Mapping[str, int]) -> None:
+def record_granted(
+    study: Study,
+    store: ArtifactStore,
+    granted: Mapping[str, int],
+) -> None:
     """Record how many seeds each cell gets, by the cells' keys."""
     store.records.write(LOOKS, f"{study_key(study)}/granted", dict(granted))
 

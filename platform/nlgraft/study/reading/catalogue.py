@@ -33,7 +33,12 @@ def shipped_systems() -> list[dict[str, str]]:
     ]
 
 
-def settings_of(system: System, prefix: str = "", *, is_essential: bool = False) -> list[dict[str, Any]]:
+def settings_of(
+    system: System,
+    prefix: str = "",
+    *,
+    is_essential: bool = False,
+) -> list[dict[str, Any]]:
     """Describe settings of a system as JSON, one for each kind of corpus where these differ.
 
     ``kinds`` are the kinds of corpus that have a setting, if not all do. ``read_when`` lists conditions; a

@@ -155,7 +155,11 @@ def masked(values: Any) -> Any:
     return map_texts(values, lambda _, text: without_credentials(text))
 
 
-def map_texts(values: Any, change: Callable[[str, str], str], path: str = "") -> Any:
+def map_texts(
+    values: Any,
+    change: Callable[[str, str], str],
+    path: str = "",
+) -> Any:
     """Copy JSON values with each text, but no key, replaced by ``change(path, text)``."""
     if isinstance(values, dict):
         return {key: map_texts(value, change, paths.join(path, key)) for key, value in values.items()}
@@ -187,7 +191,12 @@ class _Builder:
         self.document = Document()
         self._events: Iterator[Event] = yaml.parse(text, Loader=yaml.CSafeLoader)
 
-    def refuse(self, path: str, message: str, line: int | None = None) -> None:
+    def refuse(
+        self,
+        path: str,
+        message: str,
+        line: int | None = None,
+    ) -> None:
         """Record a problem that leaves a gap in the values."""
         where = "" if line is None else f"line {line}: "
         self.document.problems.append(Problem(path, where + message))
@@ -206,7 +215,12 @@ class _Builder:
             elif isinstance(event, NodeEvent):
                 self.document.values = self._value(event, "", 0)
 
-    def _value(self, event: Event, path: str, depth: int) -> Any:
+    def _value(
+        self,
+        event: Event,
+        path: str,
+        depth: int,
+    ) -> Any:
         self._check_node(event, path)
         if isinstance(event, ScalarEvent):
             return self._scalar(event, path)

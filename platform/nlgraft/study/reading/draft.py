@@ -49,7 +49,11 @@ class Fault:
         return text
 
 
-def faults_of(error: ValidationError, model: type[BaseModel], values: Any) -> list[Fault]:
+def faults_of(
+    error: ValidationError,
+    model: type[BaseModel],
+    values: Any,
+) -> list[Fault]:
     """Explain the validation error of some values: one fault per path, or one per rule of the model there.
 
     If pydantic tried several variants at one path, a rule of the model is preferred to an error of type.
@@ -89,7 +93,11 @@ def describe(value: Any) -> str:
     return str(value)
 
 
-def _fault(details: ErrorDetails, model: type[BaseModel], values: Any) -> Fault:
+def _fault(
+    details: ErrorDetails,
+    model: type[BaseModel],
+    values: Any,
+) -> Fault:
     kind, location = details["type"], details["loc"]
     parts: list[str | int] = []
     node: Any = values
@@ -116,7 +124,12 @@ def _fault(details: ErrorDetails, model: type[BaseModel], values: Any) -> Fault:
     return Fault(tuple(parts), _message(details, place) + _advice(details, place, is_system=is_system))
 
 
-def _advice(details: ErrorDetails, place: Place, *, is_system: bool) -> str:
+def _advice(
+    details: ErrorDetails,
+    place: Place,
+    *,
+    is_system: bool,
+) -> str:
     """Say how to write several values: a list where one is expected, a factor for one setting."""
     value, location = details["input"], details["loc"]
     if details["type"] in _RULES or not place.variants:
@@ -206,7 +219,11 @@ class Draft(Generic[StudyT]):
                 yield f"{name}[{index}]", entry
 
 
-def read_draft(values: Mapping[str, Any], problems: list[Problem], kind: type[StudyT]) -> Draft[StudyT]:
+def read_draft(
+    values: Mapping[str, Any],
+    problems: list[Problem],
+    kind: type[StudyT],
+) -> Draft[StudyT]:
     """Read the values of a study file; what a part is refused for is a problem.
 
     Args:

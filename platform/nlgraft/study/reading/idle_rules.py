@@ -171,7 +171,11 @@ def _agree(first: Cell, second: Cell, path: str) -> bool:
 # Rules about values of ``base`` and ``data`` that no trial reads, since a factor or the search replaces them.
 
 
-def shadow_problems(draft: Draft, cells: Sequence[Cell], overrides: Overrides) -> Iterator[Problem]:
+def shadow_problems(
+    draft: Draft,
+    cells: Sequence[Cell],
+    overrides: Overrides,
+) -> Iterator[Problem]:
     """Find values that factors replace in every cell, and overrides of searched values.
 
     Such a value looks like a setting of the study and changes none of its trials; as an override, it would
@@ -217,7 +221,11 @@ def _domain(study: Study, path: str) -> str | None:
     return None
 
 
-def _owners(study: Study, cells: Sequence[Cell], path: str) -> list[str]:
+def _owners(
+    study: Study,
+    cells: Sequence[Cell],
+    path: str,
+) -> list[str]:
     """What replaces a value, the baseline's factor first; nothing where some cell reads it."""
     names = [f"factors.{name}" for name in study.factors]
     names += [f"components.{name}" for name in study.components]

@@ -288,7 +288,12 @@ def _suggest(
     return nearby
 
 
-def _rows(place: Place, parent: str, defaults: Any, depth: int) -> Iterator[Knob]:
+def _rows(
+    place: Place,
+    parent: str,
+    defaults: Any,
+    depth: int,
+) -> Iterator[Knob]:
     """The knobs inside a mapping; those of the variant that the defaults belong to come first."""
     # A config may contain itself, as a tree of parts does.
     if depth > _MAX_DEPTH:

@@ -19,7 +19,11 @@ _LEVEL = re.compile(r"[\w.+-]+")
 _NOT_IN_SCALES = ("schema_version", "name", "system", "scales")
 
 
-def apply(document: Document, overrides: Iterable[str], environ: Mapping[str, str]) -> Overrides:
+def apply(
+    document: Document,
+    overrides: Iterable[str],
+    environ: Mapping[str, str],
+) -> Overrides:
     """Apply scales, overrides and environment variables to a document, in place.
 
     Args:
@@ -70,7 +74,11 @@ def _scales(values: Mapping[str, Any]) -> dict[str, Any]:
     return scales if isinstance(scales, dict) else {}
 
 
-def _expand_dotted(values: dict[str, Any], parent: str, document: Document) -> None:
+def _expand_dotted(
+    values: dict[str, Any],
+    parent: str,
+    document: Document,
+) -> None:
     """Nest the dotted keys of base and data, so that scales and overrides can be merged in."""
     for name in ("base", "data"):
         if isinstance(values.get(name), dict):
@@ -80,7 +88,11 @@ def _expand_dotted(values: dict[str, Any], parent: str, document: Document) -> N
                 document.problems.append(Problem(paths.join(parent, name), str(error)))
 
 
-def _apply_scale(values: dict[str, Any], text: str, document: Document) -> dict[str, Any]:
+def _apply_scale(
+    values: dict[str, Any],
+    text: str,
+    document: Document,
+) -> dict[str, Any]:
     scales = _scales(values)
     name = text.removeprefix("@")
     if name not in scales:
@@ -97,7 +109,11 @@ def _apply_scale(values: dict[str, Any], text: str, document: Document) -> dict[
     return paths.merge(values, allowed)
 
 
-def _apply_pair(values: dict[str, Any], text: str, document: Document) -> tuple[str, Any] | None:
+def _apply_pair(
+    values: dict[str, Any],
+    text: str,
+    document: Document,
+) -> tuple[str, Any] | None:
     """Set a value; return its path and itself, or None when the text has a problem."""
     key, equals, raw = text.partition("=")
     key = key.strip()
@@ -132,7 +148,11 @@ def _has_levels(key: str, value: Any, raw: str) -> bool:
     return is_setting and isinstance(value, str) and "," in raw and raw.strip()[0] not in "\"'"
 
 
-def _put_factor(values: dict[str, Any], path: str, raw: str) -> None:
+def _put_factor(
+    values: dict[str, Any],
+    path: str,
+    raw: str,
+) -> None:
     """Make a factor of ``path=a,b``, whose baseline is the first level, in place of the setting's value.
 
     Raises:
@@ -158,7 +178,11 @@ def _put_factor(values: dict[str, Any], path: str, raw: str) -> None:
     paths.put(values, f"factors.{name}", factor)
 
 
-def _put_domain(values: dict[str, Any], path: str, value: Any) -> bool:
+def _put_domain(
+    values: dict[str, Any],
+    path: str,
+    value: Any,
+) -> bool:
     """Set a whole domain of the search, whose key is itself a dotted path; False when it is none."""
     target = path.removeprefix("search.space.")
     space = paths.get(values, "search.space")
@@ -176,7 +200,11 @@ def _forget_lines(document: Document, path: str) -> None:
     document.lines |= dict.fromkeys([path, *inner_paths], 0)
 
 
-def _interpolated(values: Any, environ: Mapping[str, str], problems: list[Problem]) -> Any:
+def _interpolated(
+    values: Any,
+    environ: Mapping[str, str],
+    problems: list[Problem],
+) -> Any:
     """Copy values with ``${env:NAME}`` put in; the first place that names an unset variable is a problem."""
     unset: set[str] = set()
 

@@ -89,7 +89,11 @@ def forget_study(name: str, store: ArtifactStore) -> None:
     store.remove(f"records/{_KIND}/{fingerprint(name)}.json")
 
 
-def recorded_study(name: str, store: ArtifactStore, kind: type[StudyT]) -> StudyT:
+def recorded_study(
+    name: str,
+    store: ArtifactStore,
+    kind: type[StudyT],
+) -> StudyT:
     """Read the study that was run under a variant's name.
 
     Args:

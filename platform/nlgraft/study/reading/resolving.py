@@ -101,7 +101,12 @@ class Resolver:
         problems = self._system.file_problems(values, directory)
         return [Fault(tuple(problem.path.split(".")), problem.message) for problem in problems]
 
-    def place(self, fault: Fault, cell: Cell, params: Mapping[str, Any]) -> Problem:
+    def place(
+        self,
+        fault: Fault,
+        cell: Cell,
+        params: Mapping[str, Any],
+    ) -> Problem:
         """Find the origin of a fault in the study file.
 
         The problem is placed at the search space, the level, the data or the base that set the value; a rule
@@ -222,7 +227,11 @@ class ResolvedCell:
             return self.system.stage_graph(self.config, seed=seed, splits=splits)
 
 
-def resolve_cell(study: Study, cell: Cell, params: Mapping[str, Any] | None = None) -> ResolvedCell:
+def resolve_cell(
+    study: Study,
+    cell: Cell,
+    params: Mapping[str, Any] | None = None,
+) -> ResolvedCell:
     """Build the config of a cell, to make trials of; arguments and errors as in `resolve_config`."""
     config = resolve_config(study, cell, params)
     return ResolvedCell(cell, dict(params or {}), config, system_of(study), study.mirror)
@@ -231,7 +240,11 @@ def resolve_cell(study: Study, cell: Cell, params: Mapping[str, Any] | None = No
 # Rules over several settings that pydantic does not reach, since one of these settings is refused.
 
 
-def hidden_problems(model: type[BaseModel], values: Mapping[str, Any], context: dict[str, Any]) -> list[str]:
+def hidden_problems(
+    model: type[BaseModel],
+    values: Mapping[str, Any],
+    context: dict[str, Any],
+) -> list[str]:
     """Apply a system's own rules to a config of which some values are refused.
 
     Refused values count as their defaults; messages about them are left out, as they may be due to that.

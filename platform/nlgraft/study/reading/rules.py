@@ -408,7 +408,11 @@ def _config_paths(draft: Draft) -> Iterator[tuple[str, str]]:
                 yield f"search.space.{path}.when.{other}", other
 
 
-def _metric_problems(draft: Draft, cells: Sequence[Cell], system: System) -> Iterator[Problem]:
+def _metric_problems(
+    draft: Draft,
+    cells: Sequence[Cell],
+    system: System,
+) -> Iterator[Problem]:
     metric_names, objective = list(system.metrics), draft.study.objective
     named = [(f"{path}.metric", column.metric) for path, column in draft.published]
     named += _named_metrics(draft)
@@ -627,7 +631,11 @@ def claim_problems(draft: Draft, cells: Sequence[Cell]) -> Iterator[Problem]:
         yield from wrong
 
 
-def _analysis_problems(draft: Draft, axes: Axes, cells: Sequence[Cell]) -> Iterator[Problem]:
+def _analysis_problems(
+    draft: Draft,
+    axes: Axes,
+    cells: Sequence[Cell],
+) -> Iterator[Problem]:
     """Find a family without claims, and a ``gains_over`` that is no factor or is crossed with none."""
     if draft.study.analysis.family == "claims" and not draft.claims and draft.can_use("claims"):
         yield Problem("analysis.family", "is 'claims', but there are none; use all_cells")
@@ -648,7 +656,11 @@ def _named_cells(path: str, statement: Statement) -> list[tuple[str, str]]:
     return [(place, text) for place, text in named if text is not None]
 
 
-def _named_twice(axes: Axes, cells: Sequence[Cell], named: Sequence[tuple[str, str]]) -> Iterator[Problem]:
+def _named_twice(
+    axes: Axes,
+    cells: Sequence[Cell],
+    named: Sequence[tuple[str, str]],
+) -> Iterator[Problem]:
     """Find names of cells that the design lacks, and two names of the same cell."""
     seen: dict[str, str] = {}
     for place, text in named:
@@ -659,7 +671,11 @@ def _named_twice(axes: Axes, cells: Sequence[Cell], named: Sequence[tuple[str, s
             yield Problem(place, f"{text!r} and {seen[cell.label]!r} are the same cell, {cell.label!r}")
 
 
-def _missing_figures(path: str, statement: Statement, figures: Figures) -> Iterator[Problem]:
+def _missing_figures(
+    path: str,
+    statement: Statement,
+    figures: Figures,
+) -> Iterator[Problem]:
     for names in statement.comparisons:
         for metric in statement.metric or [None]:
             # Each comparison alone, since the statement as a whole may have figures of another one.
@@ -689,7 +705,11 @@ def _claim_form(statement: Statement) -> Iterator[Problem]:
             yield Problem(".worse_metric", "is the metric itself; leave it out")
 
 
-def _figures(draft: Draft, axes: Axes, cells: Sequence[Cell]) -> Figures:
+def _figures(
+    draft: Draft,
+    axes: Axes,
+    cells: Sequence[Cell],
+) -> Figures:
     return Figures((column for _, column in draft.published), label_finder(axes, cells))
 
 

@@ -215,7 +215,12 @@ class Language:
         affixes["not"] = self._fresh(rng, "CVC") if self.kind.has_verbal_negation else ""
         return affixes
 
-    def _draw_stems(self, lexicon: Lexicon, protos: list[str], rng: random.Random) -> list[str]:
+    def _draw_stems(
+        self,
+        lexicon: Lexicon,
+        protos: list[str],
+        rng: random.Random,
+    ) -> list[str]:
         stems: list[str] = []
         for lexeme, proto in zip(lexicon.lexemes, protos, strict=True):
             if lexeme.derivation is not None:

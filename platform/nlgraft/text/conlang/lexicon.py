@@ -340,7 +340,13 @@ class Sentence(NamedTuple):
 class Speaker:
     """Draws the meanings of a domain; ``rng`` alone decides them."""
 
-    def __init__(self, lexicon: Lexicon, domain: Domain, rng: random.Random, topicality: float) -> None:
+    def __init__(
+        self,
+        lexicon: Lexicon,
+        domain: Domain,
+        rng: random.Random,
+        topicality: float,
+    ) -> None:
         """Take the words of one domain, and the share of them that is drawn from a sentence's topic."""
         self._lexemes = lexicon.lexemes
         self._words = lexicon.inventories[domain]

@@ -14,7 +14,11 @@ from nlgraft.text.corpus_config import ConlangConfig, Split, Task
 # Parts of a meaning that a source leaves unsaid.
 
 
-def leave_out(meaning: Sentence, share: float, rng: random.Random) -> tuple[Sentence, Sentence]:
+def leave_out(
+    meaning: Sentence,
+    share: float,
+    rng: random.Random,
+) -> tuple[Sentence, Sentence]:
     """Omit adjectives, adverbs, places and owners from two versions of a meaning, none of them from both.
 
     Args:
@@ -60,7 +64,12 @@ def _said_of(entity: Entity, is_said: Callable[[], bool]) -> Entity:
 # Faulty drafts of a translation, the input of post-editing.
 
 
-def blunder(meaning: Sentence, lexicon: Lexicon, domain: Domain, rng: random.Random) -> Sentence:
+def blunder(
+    meaning: Sentence,
+    lexicon: Lexicon,
+    domain: Domain,
+    rng: random.Random,
+) -> Sentence:
     """Distort a meaning slightly: in number, tense and choice of words, and by omissions.
 
     Each draft is good text about something slightly different, with about two faults in ten words; some have
@@ -137,7 +146,12 @@ class _Scene:
             if self.is_ours(" ".join(texts)):
                 yield document, texts
 
-    def say(self, language: str, meaning: Sentence, queried: Slot | None = None) -> str:
+    def say(
+        self,
+        language: str,
+        meaning: Sentence,
+        queried: Slot | None = None,
+    ) -> str:
         return self.people.languages[language].say(meaning, queried)
 
 

@@ -152,7 +152,12 @@ class _Draft:
             return self.put(row, Provenance.NOISE, {}, "reserved, never produced")
         return self.put(row, Provenance.COPY, {identity: 1.0}, "same token, never produced")
 
-    def _match_text(self, row: int, tok: Tok, has_copies: bool) -> None:
+    def _match_text(
+        self,
+        row: int,
+        tok: Tok,
+        has_copies: bool,
+    ) -> None:
         normalised = self.old.normalised(tok)
         identity = self.old.ids_by_surface.get(self.new.surfaces[row])
         if identity is not None and self.old.tokens[identity] == tok:
@@ -168,7 +173,12 @@ class _Draft:
         reason = "same token" if normalised == tok else f"same token once normalised to '{normalised.text}'"
         self.put(row, Provenance.COPY, {identity: 1.0}, reason)
 
-    def fill(self, rows: Rows, request: Request, method: Method) -> None:
+    def fill(
+        self,
+        rows: Rows,
+        request: Request,
+        method: Method,
+    ) -> None:
         """Enter the method's rows, and fallbacks where it has none."""
         for index, (row, tok) in enumerate(zip(self.missing, request.tokens, strict=True)):
             # Methods mark tokens without a vector by NaN.

@@ -171,7 +171,9 @@ def omp(request: Request) -> Rows:
 
 
 def matching_pursuit(
-    targets_NK: Array, atoms_SK: Array, num_terms: int
+    targets_NK: Array,
+    atoms_SK: Array,
+    num_terms: int,
 ) -> tuple[list[NDArray[np.int64]], list[Array]]:
     """Approximate each target by a least-squares sum of atoms that are chosen one by one.
 

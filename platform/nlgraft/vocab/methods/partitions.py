@@ -57,7 +57,13 @@ class Spelling:
                     edges.append(Edge(start, end, identity))
         return edges, len(characters)
 
-    def _surface(self, tok: Tok, characters: Sequence[str], start: int, end: int) -> str:
+    def _surface(
+        self,
+        tok: Tok,
+        characters: Sequence[str],
+        start: int,
+        end: int,
+    ) -> str:
         is_isolated = characters[start] in self._isolated or (
             start > 0 and characters[start - 1] in self._isolated
         )
@@ -88,7 +94,11 @@ class Partitions:
     longest: int
 
     @staticmethod
-    def of(edges: Sequence[Edge], length: int, ties: TieRule = "longest") -> Partitions | None:
+    def of(
+        edges: Sequence[Edge],
+        length: int,
+        ties: TieRule = "longest",
+    ) -> Partitions | None:
         """Choose the partitions with the fewest pieces; None when there is no partition.
 
         With ``longest``, the paper's rule, only those whose longest piece is longest among them.
@@ -170,7 +180,11 @@ class Partitions:
         return ids
 
 
-def partitions_of(tokens: Sequence[Tok], old: Vocabulary, ties: TieRule) -> list[Partitions | None]:
+def partitions_of(
+    tokens: Sequence[Tok],
+    old: Vocabulary,
+    ties: TieRule,
+) -> list[Partitions | None]:
     """Choose the partitions of normalised tokens; None for a token that old tokens cannot spell.
 
     A token that does not say whether it begins a word is read both ways; the reading with fewer pieces
@@ -220,7 +234,9 @@ def shuffled(request: Request) -> Rows:
 
 
 def _drawn(
-    request: Request, reason: str, draw: Callable[[Partitions, np.random.Generator], list[int]]
+    request: Request,
+    reason: str,
+    draw: Callable[[Partitions, np.random.Generator], list[int]],
 ) -> Rows:
     """Average the tokens that are drawn for each new token, which has a random stream of its own."""
     weights: list[dict[int, float]] = []

@@ -139,7 +139,11 @@ def _is_boundary_compatible(tok: Tok, longer: Tok, offset: int) -> bool:
     )
 
 
-def _is_side_compatible(is_boundary: bool | None, is_at_edge: bool, is_longer_boundary: bool | None) -> bool:
+def _is_side_compatible(
+    is_boundary: bool | None,
+    is_at_edge: bool,
+    is_longer_boundary: bool | None,
+) -> bool:
     """Check one side: inside the longer token is no word boundary, at its edge is the token's own."""
     if not is_at_edge:
         return is_boundary is not True

@@ -48,7 +48,10 @@ class VectorOptions:
 
 
 def learn_vectors(
-    sentences: Sequence[Sequence[int]], vocab_size: int, options: VectorOptions, seed: int
+    sentences: Sequence[Sequence[int]],
+    vocab_size: int,
+    options: VectorOptions,
+    seed: int,
 ) -> TokenVectors:
     """Learn a vector for each token of a vocabulary from encoded text.
 
@@ -93,7 +96,12 @@ def learn_vectors(
 class _Vectors(nn.Module):
     """Input and output vectors of all tokens."""
 
-    def __init__(self, vocab_size: int, width: int, generator: torch.Generator) -> None:
+    def __init__(
+        self,
+        vocab_size: int,
+        width: int,
+        generator: torch.Generator,
+    ) -> None:
         super().__init__()
         self.inputs = nn.Embedding(vocab_size, width)
         self.outputs = nn.Embedding(vocab_size, width)
@@ -102,7 +110,13 @@ class _Vectors(nn.Module):
             # As in word2vec: small random inputs, zero outputs.
             self.outputs.weight.zero_()
 
-    def loss(self, kind: VectorKind, centers_B: Tensor, around_BW: Tensor, noise_BN: Tensor) -> Tensor:
+    def loss(
+        self,
+        kind: VectorKind,
+        centers_B: Tensor,
+        around_BW: Tensor,
+        noise_BN: Tensor,
+    ) -> Tensor:
         """Compute the negative-sampling loss; context positions without a token hold -1."""
         valid_BW = around_BW >= 0
         # -1 is no index; masked positions look up token 0 and are multiplied by zero.

@@ -139,7 +139,13 @@ def count_embedding_parameters(model: Any) -> int:
     return sum(sizes.values())
 
 
-def exchange_vocabulary(model: Any, plan: TransferPlan, *, sides: Sides = "both", multiple: int = 1) -> Any:
+def exchange_vocabulary(
+    model: Any,
+    plan: TransferPlan,
+    *,
+    sides: Sides = "both",
+    multiple: int = 1,
+) -> Any:
     """Build the same model with another vocabulary.
 
     Args:
@@ -177,7 +183,11 @@ def exchange_vocabulary(model: Any, plan: TransferPlan, *, sides: Sides = "both"
 def without_values() -> Iterator[None]:
     """Build models whose parameters have no values; buffers, which they compute themselves, have theirs."""
 
-    def emptied(_module: Any, _name: str, parameter: torch.nn.Parameter) -> torch.nn.Parameter | None:
+    def emptied(
+        _module: Any,
+        _name: str,
+        parameter: torch.nn.Parameter,
+    ) -> torch.nn.Parameter | None:
         if parameter.is_meta:
             return None  # tied to another
         return torch.nn.Parameter(parameter.detach().to("meta"), parameter.requires_grad)
@@ -201,7 +211,11 @@ def _build_model(model: Any, config: Any) -> Any:
     return new
 
 
-def _new_state(model: Any, changes: Changes, plan: TransferPlan) -> dict[str, Tensor]:
+def _new_state(
+    model: Any,
+    changes: Changes,
+    plan: TransferPlan,
+) -> dict[str, Tensor]:
     """Make all tensors of the new model; names with the same change share one."""
     made: dict[Change, Tensor] = {}
     state: dict[str, Tensor] = {}
@@ -227,7 +241,11 @@ def untie(new: Any, state: Mapping[str, Tensor]) -> None:
             setattr(new.get_submodule(parent), child, untied)
 
 
-def fill(model: Any, state: Mapping[str, Tensor], source: str) -> list[str]:
+def fill(
+    model: Any,
+    state: Mapping[str, Tensor],
+    source: str,
+) -> list[str]:
     """Give the tensors of a model their values, whose memory they share; tied names stay tied.
 
     Args:
@@ -286,7 +304,12 @@ class Change:
     num_rows: int = 0
     shift: int = 0
 
-    def apply(self, plan: TransferPlan, old: Tensor, name: str) -> Tensor:
+    def apply(
+        self,
+        plan: TransferPlan,
+        old: Tensor,
+        name: str,
+    ) -> Tensor:
         """Make the new tensor; one that does not change is the old one.
 
         Raises:
@@ -338,7 +361,12 @@ class Changes:
     tensors: Mapping[str, Change]
 
 
-def _find_changes(model: Any, plan: TransferPlan, sides: Sides, multiple: int) -> Changes:
+def _find_changes(
+    model: Any,
+    plan: TransferPlan,
+    sides: Sides,
+    multiple: int,
+) -> Changes:
     """Find what another vocabulary changes in a model, which stays as it is; see ``exchange_vocabulary``."""
     if not is_encoder_decoder(model) and sides != "both":
         raise DataError(
@@ -373,7 +401,12 @@ def _check_padding(config: Any, model: Any) -> None:
         )
 
 
-def _set_vocab_size(config: Any, model: Any, size: int, sides: Sides) -> int:
+def _set_vocab_size(
+    config: Any,
+    model: Any,
+    size: int,
+    sides: Sides,
+) -> int:
     """Write the new size into the configuration.
 
     Returns the number of rows of all tables if the architecture has one size for two vocabularies; else 0.
@@ -443,7 +476,11 @@ def _names_of_other_side(tensors: VocabularyTensors, sides: Sides) -> set[str]:
     return names
 
 
-def _position_changes(config: Any, model: Any, tensors: VocabularyTensors) -> dict[str, Change]:
+def _position_changes(
+    config: Any,
+    model: Any,
+    tensors: VocabularyTensors,
+) -> dict[str, Change]:
     """Find position tables that count from the padding id (RoBERTa), and make room for the new one."""
     old_pad, new_pad = (getattr(each, "pad_token_id", None) for each in (model.config, config))
     changes: dict[str, Change] = {}
@@ -462,7 +499,11 @@ def _position_changes(config: Any, model: Any, tensors: VocabularyTensors) -> di
     return changes
 
 
-def _check_positions(new: Any, changes: Changes, old_pad: int | None) -> None:
+def _check_positions(
+    new: Any,
+    changes: Changes,
+    old_pad: int | None,
+) -> None:
     """Refuse models whose code fixes the padding id (MPNet).
 
     Raises:
@@ -473,7 +514,11 @@ def _check_positions(new: Any, changes: Changes, old_pad: int | None) -> None:
             raise _padding_error(new, name.removesuffix(".weight"), old_pad)
 
 
-def _padding_error(model: Any, name: str, old_pad: int | None) -> PaddingError:
+def _padding_error(
+    model: Any,
+    name: str,
+    old_pad: int | None,
+) -> PaddingError:
     return PaddingError(
         f"{type(model).__name__}: '{name}' computes positions from the padding id; the new tokenizer must "
         f"also have its padding at id {old_pad}"

@@ -86,7 +86,9 @@ def _words(tokenizer: tokenizers.Tokenizer, lines: Sequence[str]) -> Counter[str
 
 
 def _spelled(
-    tokenizer: tokenizers.Tokenizer, model: Mapping[str, Any], words: Mapping[str, int]
+    tokenizer: tokenizers.Tokenizer,
+    model: Mapping[str, Any],
+    words: Mapping[str, int],
 ) -> Counter[tuple[str, ...]]:
     """Count the runs of tokens that spell words; tokens without text (unknown, single bytes) end a run."""
     run_counts: Counter[tuple[str, ...]] = Counter()
@@ -273,7 +275,12 @@ def learn_pieces(
         new = {piece: new[piece] for piece in kept[:size]}
 
 
-def _seeds(words: Mapping[str, int], old: Scores, size: int, min_count: int) -> Scores:
+def _seeds(
+    words: Mapping[str, int],
+    old: Scores,
+    size: int,
+    min_count: int,
+) -> Scores:
     """Find frequent strings within words, those first that cover most of the text."""
     counts: dict[str, int] = {}
     shorter: dict[str, int] = {}
@@ -340,7 +347,11 @@ def _log_sum(values: Sequence[float]) -> float:
     return highest + math.log(sum(math.exp(value - highest) for value in values))
 
 
-def _gains(counts: Mapping[str, float], new: Scores, old: Scores) -> Scores:
+def _gains(
+    counts: Mapping[str, float],
+    new: Scores,
+    old: Scores,
+) -> Scores:
     """Compute how much likelihood each new piece adds, over the best segmentation without it."""
     scores = old | new
     unknown = min(old.values()) - UNKNOWN_PENALTY
@@ -365,7 +376,11 @@ def _best(text: str, scores: Scores, unknown: float) -> float:
 # Append the special tokens of one tokenizer to another.
 
 
-def append_tokens(directory: Path, entries: Sequence[Mapping[str, Any]], roles: Mapping[str, str]) -> None:
+def append_tokens(
+    directory: Path,
+    entries: Sequence[Mapping[str, Any]],
+    roles: Mapping[str, str],
+) -> None:
     """Append tokens to a tokenizer, in place; all of its ids stay.
 
     Args:
@@ -397,7 +412,11 @@ def append_tokens(directory: Path, entries: Sequence[Mapping[str, Any]], roles: 
     _name_tokens(directory, [entry["content"] for entry in made if entry["special"]], roles or {})
 
 
-def _name_tokens(directory: Path, specials: Sequence[str], roles: Mapping[str, str]) -> None:
+def _name_tokens(
+    directory: Path,
+    specials: Sequence[str],
+    roles: Mapping[str, str],
+) -> None:
     """Name special tokens and roles in ``tokenizer_config.json``."""
     file = directory / "tokenizer_config.json"
     config = read_json(file) if file.is_file() else {}

@@ -310,7 +310,11 @@ def find_tokenizer(name: str | Path, revision: str | None = None) -> Path:
     return find_files(name, TOKENIZER_FILES, revision)
 
 
-def find_files(name: str | Path, patterns: Sequence[str], revision: str | None = None) -> Path:
+def find_files(
+    name: str | Path,
+    patterns: Sequence[str],
+    revision: str | None = None,
+) -> Path:
     """Find a file or directory on this machine, or the files of some names on the Hugging Face hub.
 
     Raises:
@@ -349,7 +353,11 @@ def copy_tokenizer(source: Path, directory: Path) -> None:
         shutil.copyfile(path, directory / path.name)
 
 
-def copy_settings(source: Path, directory: Path, new_ids: Mapping[int, int] | None) -> None:
+def copy_settings(
+    source: Path,
+    directory: Path,
+    new_ids: Mapping[int, int] | None,
+) -> None:
     """Copy the files that name special tokens; ``new_ids`` are their new ids, where these change."""
     if (source / CHAT_TEMPLATE).is_file():
         shutil.copyfile(source / CHAT_TEMPLATE, directory / CHAT_TEMPLATE)
@@ -405,7 +413,11 @@ def _tokenizer_json(path: Path, vocabulary: Vocabulary) -> dict[str, Any]:
     return whole_token_json(vocabulary)
 
 
-def finish_tokenizer(directory: Path, old: Path, successor: Mapping[int, int]) -> list[str]:
+def finish_tokenizer(
+    directory: Path,
+    old: Path,
+    successor: Mapping[int, int],
+) -> list[str]:
     """Make a tokenizer fit a model like its old one: longest sentence, names of inputs, special tokens.
 
     If the new tokenizer has its own rule for special tokens around a sentence, that rule stays.
@@ -441,7 +453,11 @@ def writes_token(template: str, token: str) -> bool:
     return token in template and not token.isspace()
 
 
-def _take_chat_template(directory: Path, before: Any, vocabulary: Vocabulary) -> list[str]:
+def _take_chat_template(
+    directory: Path,
+    before: Any,
+    vocabulary: Vocabulary,
+) -> list[str]:
     """Take the old chat template over, unless there is a new one or tokens that it writes are lost."""
     file, template = directory / CHAT_TEMPLATE, before.chat_template
     if file.is_file() or not isinstance(template, str):

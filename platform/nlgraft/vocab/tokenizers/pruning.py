@@ -79,7 +79,12 @@ def prune_tokenizer(
     return Pruned(_renumbered(document, kept, new_ids, pairs), tuple(old_ids))
 
 
-def _must_stay(piece: str, model: Mapping[str, Any], parts: _Parts, has_all_bytes: bool) -> bool:
+def _must_stay(
+    piece: str,
+    model: Mapping[str, Any],
+    parts: _Parts,
+    has_all_bytes: bool,
+) -> bool:
     """Return True for tokens of which all others are made: bytes, characters, the unknown token."""
     if piece in (model.get("unk_token"), _unknown(model)):
         return True

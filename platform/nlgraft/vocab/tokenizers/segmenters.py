@@ -155,7 +155,12 @@ class BpeSegmenter:
     Source: Sennrich et al. (2016), Algorithm 1; SentencePiece ranks a merge by the score of its result.
     """
 
-    def __init__(self, ids: Mapping[str, int], marking: Marking, rank: Rank) -> None:
+    def __init__(
+        self,
+        ids: Mapping[str, int],
+        marking: Marking,
+        rank: Rank,
+    ) -> None:
         """Take the vocabulary entries, marks included, their notation, and the rank of each merge."""
         self._ids = ids
         self._marking = marking
@@ -189,7 +194,12 @@ class BpeSegmenter:
         return symbols
 
 
-def merges(symbols: list[Symbol], rank: Rank, prefix: str, longest: int) -> Iterator[str]:
+def merges(
+    symbols: list[Symbol],
+    rank: Rank,
+    prefix: str,
+    longest: int,
+) -> Iterator[str]:
     """Merge neighbouring symbols in place, the lowest rank first, until none has a rank; yield what is made.
 
     ``prefix`` marks inner tokens; a merge drops it from its right side; ``longest`` is the most bytes of one.

@@ -150,7 +150,11 @@ def _steps(part: Any) -> Iterator[Mapping[str, Any]]:
         yield part
 
 
-def _marking(model_type: str, data: Mapping[str, Any], name: str) -> Marking:
+def _marking(
+    model_type: str,
+    data: Mapping[str, Any],
+    name: str,
+) -> Marking:
     steps = [s for key in ("normalizer", "pre_tokenizer", "decoder") for s in _steps(data.get(key))]
     names = {step.get("type") for step in steps}
     model = data["model"]
@@ -173,7 +177,11 @@ def _marking(model_type: str, data: Mapping[str, Any], name: str) -> Marking:
     return SENTENCEPIECE
 
 
-def _kind(surface: str | None, added: Mapping[str, Any], has_byte_fallback: bool) -> Kind:
+def _kind(
+    surface: str | None,
+    added: Mapping[str, Any],
+    has_byte_fallback: bool,
+) -> Kind:
     if surface is None or re.fullmatch(r"\[unused\d+\]|<unused\d+>", surface):
         return Kind.UNUSED
     if has_byte_fallback and re.fullmatch(r"<0x[0-9A-F]{2}>", surface):
@@ -197,7 +205,11 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 """Settings that old files leave out, though the library insists on them."""
 
 
-def _library(steps: Sequence[Mapping[str, Any]], name: str, pre_tokenizer: Any = None) -> Any:
+def _library(
+    steps: Sequence[Mapping[str, Any]],
+    name: str,
+    pre_tokenizer: Any = None,
+) -> Any:
     """Open the steps of a normaliser and a pre-tokenizer with their own library, without a vocabulary."""
     normalizers = [{**_DEFAULTS.get(str(step.get("type")), {}), **step} for step in steps]
     document = {
@@ -227,7 +239,11 @@ def _never(character: str) -> bool:
     return False
 
 
-def _is_reachable(surface: str, marking: Marking, is_isolated: Callable[[str], bool]) -> bool:
+def _is_reachable(
+    surface: str,
+    marking: Marking,
+    is_isolated: Callable[[str], bool],
+) -> bool:
     """Return True if some text yields a token; an isolated character is never part of another token."""
     prefix = marking.continuation_prefix
     text = surface.removeprefix(prefix) if len(surface) > len(prefix) else surface
@@ -261,7 +277,11 @@ def _roles(specials: Mapping[str, Any] | None, ids: Mapping[str, int]) -> dict[s
     return roles or None
 
 
-def _normaliser(data: Mapping[str, Any], marking: Marking, name: str) -> Callable[[str], str]:
+def _normaliser(
+    data: Mapping[str, Any],
+    marking: Marking,
+    name: str,
+) -> Callable[[str], str]:
     """Give the normalisation of text within a word, without the steps that add marks or spell bytes."""
     # Of spaces around Chinese characters _isolation knows.
     steps = [
