@@ -29,7 +29,7 @@ from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.pipeline.stage import NullReporter, Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import execute_stage
-from nlgraft.stages import seq2seq_graph
+from nlgraft.stages import text_graph
 from nlgraft.stages.run.text_stages import read_encoded, vocab_sizes
 from nlgraft.text.conlang.tasks import generate
 from nlgraft.text.corpus_config import ConlangConfig, FilesConfig
@@ -99,9 +99,9 @@ def _cpu_s(work: Callable[[], object]) -> float:
 def _text_costs(num_sentences: int) -> dict[str, float]:
     """CPU seconds of the stages of text, and of scoring as many sentences."""
     config = ConlangConfig(corpus="conlang", train=num_sentences, dev=100, test=100)
-    corpus = seq2seq_graph.corpus("growth", config)
-    learned = seq2seq_graph.tokenizers("growth", TokenizerConfig(vocab_size=1_500), {"growth": corpus})
-    encoded = seq2seq_graph.encode("growth", corpus, learned).encoded
+    corpus = text_graph.corpus("growth", config)
+    learned = text_graph.tokenizers("growth", TokenizerConfig(vocab_size=1_500), {"growth": corpus})
+    encoded = text_graph.encode("growth", corpus, learned).encoded
     with tempfile.TemporaryDirectory() as directory:
         store = ArtifactStore.open(directory)
 
@@ -226,9 +226,9 @@ def large_text(num_pairs: int) -> dict[str, _Cost]:
         files, store = Path(directory, "files"), str(Path(directory, "store"))
         files.mkdir()
         config = write_pairs(files, num_pairs)
-        corpus = seq2seq_graph.corpus("growth", config)
-        learned = seq2seq_graph.tokenizers("growth", TokenizerConfig(vocab_size=8_000), {"growth": corpus})
-        encoded = seq2seq_graph.encode("growth", corpus, learned).encoded
+        corpus = text_graph.corpus("growth", config)
+        learned = text_graph.tokenizers("growth", TokenizerConfig(vocab_size=8_000), {"growth": corpus})
+        encoded = text_graph.encode("growth", corpus, learned).encoded
         stages = {"corpus": corpus, "tokenizer": learned["target"], "encoded": encoded}
         costs = {}
         for name, stage in stages.items():

@@ -18,10 +18,10 @@ from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.pipeline.stage import NullReporter, Reporter, Stage, StageContext, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import execute_stage
-from nlgraft.stages import seq2seq_graph
+from nlgraft.stages import text_graph
 from nlgraft.stages.run.text_stages import read_encoded, vocab_sizes
-from nlgraft.stages.seq2seq_graph import EncodedText
 from nlgraft.stages.stage_kind import ENCODED, EncodeInputs
+from nlgraft.stages.text_graph import EncodedText
 from nlgraft.text.corpus_config import ConlangConfig, CorpusConfig, FilesConfig
 from nlgraft.text.tokenizer_config import TokenizerConfig
 from nlgraft.training.views import Encoded
@@ -119,10 +119,10 @@ def load_material(*, is_constructed: bool = False) -> Material:
     name, config = _corpus(is_constructed)
     directory = tempfile.TemporaryDirectory()
     atexit.register(directory.cleanup)
-    corpus = seq2seq_graph.corpus("bench", config)
-    learned = seq2seq_graph.tokenizers("bench", TokenizerConfig(vocab_size=VOCAB_SIZE), {"bench": corpus})
+    corpus = text_graph.corpus("bench", config)
+    learned = text_graph.tokenizers("bench", TokenizerConfig(vocab_size=VOCAB_SIZE), {"bench": corpus})
     tokenizers = {**learned, CONTEXT: learned["source 0"]}
-    text = seq2seq_graph.encode("bench", corpus, tokenizers, streams={CONTEXT: "source 0"})
+    text = text_graph.encode("bench", corpus, tokenizers, streams={CONTEXT: "source 0"})
     # Studies encode test lines where they decode; here the search alone is timed.
     settings = text.settings.model_copy(update={"splits": ("train", "dev", "test")})
     inputs = EncodeInputs(corpus=corpus, tokenizers=tokenizers)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from examples.minimal_system.config import Config
 from nlgraft.pipeline.stage import StageGraph
-from nlgraft.stages import seq2seq_graph
+from nlgraft.stages import seq2seq_graph, text_graph
 from nlgraft.stages.seq2seq_graph import DecodingSettings, TrainSettings
 from nlgraft.training.train_config import Side, View
 
@@ -14,12 +14,12 @@ def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageG
 
     All cells share corpus and tokenizers; only the training and the stages after it depend on the seed.
     """
-    corpus = seq2seq_graph.corpus("bitext", config.data)
-    tokenizers = seq2seq_graph.tokenizers("bitext", config.tokenizer, {"bitext": corpus}, num_sources=2)
-    text = seq2seq_graph.encode(
+    corpus = text_graph.corpus("bitext", config.data)
+    tokenizers = text_graph.tokenizers("bitext", config.tokenizer, {"bitext": corpus}, num_sources=2)
+    text = text_graph.encode(
         "bitext",
         corpus,
-        {role: tokenizers[role] for role in (*config.sources, seq2seq_graph.TARGET)},
+        {role: tokenizers[role] for role in (*config.sources, text_graph.TARGET)},
         max_tokens=config.max_tokens,
     )
     view = View(sources=tuple(Side(stream=role) for role in config.sources))

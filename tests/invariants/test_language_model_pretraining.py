@@ -15,6 +15,7 @@ from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import GenerationConfig
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.stages import seq2seq_graph as pieces
+from nlgraft.stages import text_graph
 from nlgraft.stages.config_parts import LanguageModelPhaseConfig
 from nlgraft.stages.run.text_stages import read_encoded, vocab_sizes
 from nlgraft.text.batches import Ragged
@@ -47,9 +48,9 @@ TRAIN = {
 def encoded_text():
     """Sentences of the target language as ids."""
     config = ConlangConfig(corpus="conlang", task="monolingual", train=1000, dev=100, test=1)
-    lines = pieces.text("lm", config)
-    tokenizer = pieces.tokenizer("lm", TokenizerConfig(vocab_size=300), {"lm": lines})
-    return pieces.encode("lm", lines, {"source 0": tokenizer})
+    lines = text_graph.text("lm", config)
+    tokenizer = text_graph.tokenizer("lm", TokenizerConfig(vocab_size=300), {"lm": lines})
+    return text_graph.encode("lm", lines, {"source 0": tokenizer})
 
 
 @pytest.fixture(scope="module", params=["uni_lm", "bi_lm"])

@@ -17,10 +17,11 @@ from nlgraft.nn.checkpoint_files import Reader
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.stages import masked_lm_graph as masked_pieces
 from nlgraft.stages import seq2seq_graph as pieces
+from nlgraft.stages import text_graph
 from nlgraft.stages.config_parts import MASK_TOKEN, MaskedSpansConfig, PhaseConfig, VectorKind
 from nlgraft.stages.masked_lm_graph import TrainMaskedSettings
 from nlgraft.stages.released_graph import Released, language_view, released
-from nlgraft.stages.seq2seq_graph import DecodingSettings, EncodedText, TrainInputs, TrainSettings
+from nlgraft.stages.seq2seq_graph import DecodingSettings, TrainInputs, TrainSettings
 from nlgraft.stages.stage_kind import (
     SIDE,
     VECTORS,
@@ -36,6 +37,7 @@ from nlgraft.stages.stage_kind import (
     exchanged,
     transfer_plan,
 )
+from nlgraft.stages.text_graph import EncodedText
 from nlgraft.text.corpus_config import EOS
 from nlgraft.training.train_config import MaskingConfig, SmoothedTrainConfig, View
 from trainables.embedding_transfer.config import (
@@ -238,7 +240,7 @@ class _MaskedLMTrial(_Trial):
         self.masking = model.masking
         limit, dropout = config.data.max_tokens, model.upstream_dropout
         upstream, downstream = (
-            pieces.corpus(domain, getattr(config.data, domain)) for domain in ("upstream", "downstream")
+            text_graph.corpus(domain, getattr(config.data, domain)) for domain in ("upstream", "downstream")
         )
         tokenizer = masked_pieces.upstream_tokenizer(model, upstream)
         self.upstream_text = masked_pieces.masked_text(
@@ -312,8 +314,8 @@ class _TranslationTrial(_Trial):
     def corpus(self, domain: str) -> Stage:
         config = getattr(self.config.data, domain)
         if domain == "upstream" and self.is_text:
-            return pieces.text(domain, config)
-        return pieces.corpus(domain, config, joined_by=SOURCE_SEPARATOR)
+            return text_graph.text(domain, config)
+        return text_graph.corpus(domain, config, joined_by=SOURCE_SEPARATOR)
 
     def tokenizers(self, domain: str) -> dict[str, Stage]:
         """The vocabularies of a domain, by stream."""
@@ -325,7 +327,7 @@ class _TranslationTrial(_Trial):
         special = (MASK_TOKEN,) if domain == "upstream" and self.is_text else ()
         if self.language_tokens:  # with the ids that they have in the checkpoint's vocabulary, renumbered
             special = (MASK_TOKEN, *self.language_tokens)
-        return pieces.tokenizers(
+        return text_graph.tokenizers(
             domain, getattr(self.config.tokenizers, domain), corpora, special_tokens=special
         )
 
@@ -353,7 +355,7 @@ class _TranslationTrial(_Trial):
         **streams: Any,
     ) -> EncodedText:
         max_tokens = self.config.data.max_tokens
-        return pieces.encode(domain, self.corpus(domain), tokenizers, max_tokens=max_tokens, **streams)
+        return text_graph.encode(domain, self.corpus(domain), tokenizers, max_tokens=max_tokens, **streams)
 
     @cached_property
     def upstream_text(self) -> EncodedText:

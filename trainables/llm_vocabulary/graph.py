@@ -14,10 +14,11 @@ from functools import cached_property
 from nlgraft.nn.model_config import LlamaConfig
 from nlgraft.pipeline.stage import Stage
 from nlgraft.stages import seq2seq_graph as pieces
+from nlgraft.stages import text_graph
 from nlgraft.stages.config_parts import VectorKind
 from nlgraft.stages.masked_lm_graph import CHECKPOINT_TOKENIZER
 from nlgraft.stages.released_graph import CHECKPOINTS, CheckpointSettings, checkpoint_settings
-from nlgraft.stages.seq2seq_graph import SCORE, ScoreInputs, TokenizedText
+from nlgraft.stages.seq2seq_graph import SCORE, ScoreInputs
 from nlgraft.stages.stage_kind import (
     SIDE,
     VECTORS,
@@ -38,6 +39,7 @@ from nlgraft.stages.stage_kind import (
     exchanged,
     transfer_plan,
 )
+from nlgraft.stages.text_graph import TokenizedText
 from nlgraft.text.corpus_config import SplitName
 from nlgraft.text.tokenizer_config import ByteTokenizerConfig
 from nlgraft.training.train_config import LoraConfig, TrainConfig
@@ -90,11 +92,11 @@ class _Trial(TrialStages[Config]):
     @cached_property
     def upstream_corpus(self) -> Stage | None:
         config = self.config.data.upstream
-        return None if config is None else pieces.corpus("upstream", config)
+        return None if config is None else text_graph.corpus("upstream", config)
 
     @cached_property
     def corpus(self) -> Stage:
-        return pieces.corpus("downstream", self.config.data.downstream)
+        return text_graph.corpus("downstream", self.config.data.downstream)
 
     @cached_property
     def old(self) -> Stage:

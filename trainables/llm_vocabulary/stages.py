@@ -32,8 +32,8 @@ from nlgraft.stages.run.training_task import (
     write_scores,
     write_split,
 )
-from nlgraft.stages.seq2seq_graph import TARGET
 from nlgraft.stages.stage_kind import SIDE, TrainLanguageModelInputs
+from nlgraft.stages.text_graph import TARGET
 from nlgraft.text.batches import Ragged
 from nlgraft.text.corpora import read_corpus, read_splits
 from nlgraft.text.files import JoinedLines, chunks, read_json, write_json

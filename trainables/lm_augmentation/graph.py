@@ -10,15 +10,11 @@ from functools import cached_property
 from nlgraft.nn.context_config import ContextConfig
 from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.pipeline.stage import Stage
-from nlgraft.stages import context_graph
+from nlgraft.stages import context_graph, text_graph
 from nlgraft.stages import seq2seq_graph as pieces
-from nlgraft.stages.seq2seq_graph import (
-    ContextStages,
-    DecodingSettings,
-    EncodedText,
-    TrainSettings,
-)
+from nlgraft.stages.seq2seq_graph import ContextStages, DecodingSettings, TrainSettings
 from nlgraft.stages.stage_kind import TrialStages
+from nlgraft.stages.text_graph import EncodedText
 from nlgraft.text.corpus_config import EOS, TextConfig
 from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, ParameterGroup, View
 from nlgraft.training.train_config import Side as StreamSide
@@ -27,7 +23,7 @@ from trainables.lm_augmentation.config import SIDES, Config, Side
 READ: dict[Side, StreamSide] = {
     "source": StreamSide(stream="source 0"),
     # What the decoder reads is shifted: the start token is there, the end is only predicted.
-    "target": StreamSide(stream=pieces.TARGET, prefix=(EOS,), suffix=()),
+    "target": StreamSide(stream=text_graph.TARGET, prefix=(EOS,), suffix=()),
 }
 """Inputs of encoder and decoder in the encoded text."""
 STREAMS: dict[Side, str] = {side: read.stream for side, read in READ.items()}
@@ -51,17 +47,19 @@ class _Trial(TrialStages[Config]):
             "target": self.config.data.target_text,
         }
         return {
-            side: pieces.text(f"{side}_lm", corpus) for side, corpus in corpora.items() if corpus is not None
+            side: text_graph.text(f"{side}_lm", corpus)
+            for side, corpus in corpora.items()
+            if corpus is not None
         }
 
     @cached_property
     def corpus(self) -> Stage:
-        return pieces.corpus("downstream", self.config.data.downstream)
+        return text_graph.corpus("downstream", self.config.data.downstream)
 
     @cached_property
     def tokenizers(self) -> dict[Side, Stage]:
         """Tokenizer of each side of the encoder-decoder."""
-        bitext = pieces.tokenizers("bitext", self.config.tokenizers.bitext, {"downstream": self.corpus})
+        bitext = text_graph.tokenizers("bitext", self.config.tokenizers.bitext, {"downstream": self.corpus})
         return {
             side: self._language_model_tokenizer(side)
             if getattr(self.config.tokenizers, side) == "language_model"
@@ -72,19 +70,21 @@ class _Trial(TrialStages[Config]):
     def _language_model_tokenizer(self, side: Side) -> Stage:
         config = self.config.tokenizers.language_model
         if not config.is_shared:
-            return pieces.tokenizer(f"{side}_lm", config, {side: self.texts[side]})
-        return pieces.tokenizer("lm_shared", config, {**self.texts})
+            return text_graph.tokenizer(f"{side}_lm", config, {side: self.texts[side]})
+        return text_graph.tokenizer("lm_shared", config, {**self.texts})
 
     @cached_property
     def text(self) -> EncodedText:
         """The task, encoded."""
         tokenizers = {STREAMS[side]: self.tokenizers[side] for side in SIDES}
-        return pieces.encode("downstream", self.corpus, tokenizers, max_tokens=self.config.data.max_tokens)
+        return text_graph.encode(
+            "downstream", self.corpus, tokenizers, max_tokens=self.config.data.max_tokens
+        )
 
     def language_model(self, side: Side) -> Stage:
         """The language model of a side, pretrained or with random weights."""
         phase = getattr(self.config.language_models, side)
-        text = pieces.encode(
+        text = text_graph.encode(
             f"{side}_lm",
             self.texts[side],
             {"source 0": self._language_model_tokenizer(side)},

@@ -13,16 +13,15 @@ from typing import Any, Literal
 from nlgraft.nn.checkpoint_files import LanguagePlace
 from nlgraft.pipeline.stage import Stage
 from nlgraft.stages import seq2seq_graph as pieces
+from nlgraft.stages import text_graph
 from nlgraft.stages.config_parts import MASK_TOKEN, MaskedSpansConfig, PhaseConfig
 from nlgraft.stages.masked_lm_graph import bert2bert
 from nlgraft.stages.released_graph import MBART_EOS, Released, language_view, released
 from nlgraft.stages.seq2seq_graph import (
     LAST_SENTENCE,
     SCORE,
-    TARGET,
     CarrySettings,
     DecodingSettings,
-    EncodedText,
     LastSentenceSettings,
     ScoreInputs,
     TrainSettings,
@@ -38,6 +37,7 @@ from nlgraft.stages.stage_kind import (
     T,
     TrialStages,
 )
+from nlgraft.stages.text_graph import TARGET, EncodedText
 from nlgraft.training.train_config import (
     ALL_LEARNED,
     LearnedParameters,
@@ -64,7 +64,7 @@ class _Trial(TrialStages[Config]):
     @cached_property
     def sentences(self) -> Stage:
         """The task's corpus, unchanged."""
-        return pieces.corpus("task", self.config.data.task)
+        return text_graph.corpus("task", self.config.data.task)
 
     @cached_property
     def corpus(self) -> Stage:
@@ -80,7 +80,7 @@ class _Trial(TrialStages[Config]):
     def pretraining_text(self) -> dict[str, Stage]:
         """Text by language."""
         texts = self.config.data.text or {}
-        return {name: pieces.text(f"text_{name}", corpus) for name, corpus in texts.items()}
+        return {name: text_graph.text(f"text_{name}", corpus) for name, corpus in texts.items()}
 
     @cached_property
     def released(self) -> Released:
@@ -112,16 +112,16 @@ class _Trial(TrialStages[Config]):
             return self.released.tokenizer("shared_tokenizer", tokens, self.symbols)
         corpora = {"task": self.sentences, **self.pretraining_text}
         special = (MASK_TOKEN, *tokens)
-        return pieces.tokenizer(
+        return text_graph.tokenizer(
             "shared", config.tokenizer, corpora, special_tokens=special, symbols=self.symbols
         )
 
     @cached_property
     def text(self) -> EncodedText:
         """The encoded examples, with all sources whichever are read, so that all cells share them."""
-        roles = (*pieces.source_roles(len(self.config.languages) - 1), TARGET)
+        roles = (*text_graph.source_roles(len(self.config.languages) - 1), TARGET)
         limit = self.config.data.max_tokens
-        return pieces.encode("task", self.corpus, dict.fromkeys(roles, self.tokenizer), max_tokens=limit)
+        return text_graph.encode("task", self.corpus, dict.fromkeys(roles, self.tokenizer), max_tokens=limit)
 
     def view(self, sources: Sequence[int]) -> View:
         """Describe batches of some sources: the language id ends each source and begins the target.

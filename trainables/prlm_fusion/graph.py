@@ -16,15 +16,11 @@ from nlgraft.nn.context_config import (
 )
 from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.pipeline.stage import Stage, StageGraph
-from nlgraft.stages import context_graph, seq2seq_graph
+from nlgraft.stages import context_graph, seq2seq_graph, text_graph
 from nlgraft.stages.masked_lm_graph import MaskedText, masked_text, word_tokenizer
-from nlgraft.stages.seq2seq_graph import (
-    ContextStages,
-    DecodingSettings,
-    EncodedText,
-    TrainSettings,
-)
+from nlgraft.stages.seq2seq_graph import ContextStages, DecodingSettings, TrainSettings
 from nlgraft.stages.stage_kind import Inputs, StageKind, T, TrainingSettings
+from nlgraft.stages.text_graph import EncodedText
 from nlgraft.text.files import expand
 from nlgraft.training.train_config import (
     ALL_LEARNED,
@@ -50,7 +46,7 @@ def _upstream_text(config: Config) -> MaskedText | None:
     pretraining = config.pretraining
     if config.data.upstream is None:
         return None
-    corpus = seq2seq_graph.corpus("upstream", config.data.upstream)
+    corpus = text_graph.corpus("upstream", config.data.upstream)
     tokenizer = word_tokenizer("upstream", pretraining.tokenizer, corpus)
     return masked_text("upstream", corpus, tokenizer, max_tokens=pretraining.max_tokens)
 
@@ -110,7 +106,7 @@ def stage_graph(
     Cells share the corpus, the tokenizers, the pretrained models and, if they read the same layers, the
     states.
     """
-    corpus = seq2seq_graph.corpus("downstream", config.data.downstream)
+    corpus = text_graph.corpus("downstream", config.data.downstream)
     upstream = _upstream_text(config)
     # Own embeddings stand in for the models, which are then not needed at all.
     used = () if config.fusion.weights == "own" else config.used
@@ -191,11 +187,11 @@ def _text(
     is_direct: bool,
 ) -> EncodedText:
     """Encode the task's text, including the input of the pretrained models unless their states are stored."""
-    tokenizers = seq2seq_graph.tokenizers("downstream", config.tokenizer, {"downstream": corpus})
+    tokenizers = text_graph.tokenizers("downstream", config.tokenizer, {"downstream": corpus})
     streams = {context_graph.context_side(name).stream: prlm.tokenizer for name, prlm in prlms.items()}
     all_tokenizers = tokenizers | streams
     name = "_".join(("downstream", *prlms))
-    text = seq2seq_graph.encode(
+    text = text_graph.encode(
         name,
         corpus,
         all_tokenizers,
@@ -205,7 +201,7 @@ def _text(
     if is_direct or not config.fusion.is_stored:
         return text
     # Trainings with other stored states then share this encoding; translation encodes for itself.
-    plain = seq2seq_graph.encode("downstream", corpus, tokenizers, max_tokens=config.data.max_tokens)
+    plain = text_graph.encode("downstream", corpus, tokenizers, max_tokens=config.data.max_tokens)
     return replace(text, encoded=plain.encoded)
 
 
@@ -220,9 +216,7 @@ def _states(
     states = {}
     for name, prlm in prlms.items():
         side = context_graph.context_side(name)
-        text = seq2seq_graph.encode(
-            name, corpus, {side.stream: prlm.tokenizer}, streams={side.stream: SOURCE}
-        )
+        text = text_graph.encode(name, corpus, {side.stream: prlm.tokenizer}, streams={side.stream: SOURCE})
         states[side.stream] = context_graph.frozen_states(
             f"{name}_states",
             text,

@@ -11,7 +11,7 @@ from functools import cached_property
 
 from nlgraft.pipeline.stage import Stage
 from nlgraft.stages import masked_lm_graph as masked_pieces
-from nlgraft.stages import seq2seq_graph as pieces
+from nlgraft.stages import text_graph
 from nlgraft.stages.masked_lm_graph import MaskedText, ScoreClassifierInputs, TrainMaskedSettings
 from nlgraft.stages.stage_kind import (
     SIDE,
@@ -44,7 +44,7 @@ class _Trial(TrialStages[Config]):
         data = self.config.data
         if data.upstream is None:
             return None
-        corpus = pieces.corpus("upstream", data.upstream)
+        corpus = text_graph.corpus("upstream", data.upstream)
         # Given splits keep what is scored apart; splits that are drawn anew from all files do not.
         if data.split is None or not _have_one_origin(data.upstream, data.downstream):
             return corpus
@@ -53,7 +53,7 @@ class _Trial(TrialStages[Config]):
     @cached_property
     def corpus(self) -> Stage:
         data = self.config.data
-        corpus = pieces.corpus("downstream", data.downstream)
+        corpus = text_graph.corpus("downstream", data.downstream)
         if data.split is None:
             return corpus
         return SPLIT.stage("downstream_split", SplitSettings(split=data.split), SplitInputs(pooled=corpus))
@@ -64,7 +64,7 @@ class _Trial(TrialStages[Config]):
         config = self.config.data.unlabelled
         if config is None:
             return self.corpus
-        inputs = ApartInputs(corpus=pieces.corpus("unlabelled", config), left_out=self.corpus)
+        inputs = ApartInputs(corpus=text_graph.corpus("unlabelled", config), left_out=self.corpus)
         return APART.stage("unlabelled_apart", NoSettings(), inputs)
 
     @cached_property

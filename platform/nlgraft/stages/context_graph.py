@@ -11,8 +11,8 @@ from nlgraft.nn.context_config import ContextConfig, HuggingFaceEncoderConfig, P
 from nlgraft.pipeline.stage import Stage
 from nlgraft.stages.masked_lm_graph import CHECKPOINT_TOKENIZER
 from nlgraft.stages.released_graph import CHECKPOINTS, CheckpointSettings, checkpoint_settings
-from nlgraft.stages.seq2seq_graph import EncodedText
 from nlgraft.stages.stage_kind import Inputs, NoInputs, NoSettings, Settings, StageKind, T
+from nlgraft.stages.text_graph import EncodedText
 from nlgraft.text.corpus_config import Split
 from nlgraft.training.train_config import Side
 

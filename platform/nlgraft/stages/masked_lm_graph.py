@@ -10,7 +10,6 @@ from nlgraft.nn.model_config import BertConfig, ClassifierConfig, TransformerCon
 from nlgraft.pipeline.stage import Stage
 from nlgraft.stages.config_parts import ClassificationConfig, MaskedLMConfig
 from nlgraft.stages.released_graph import CHECKPOINTS, CheckpointSettings, Released, checkpoint_settings
-from nlgraft.stages.seq2seq_graph import EncodedText, TokenizedText
 from nlgraft.stages.stage_kind import (
     CorpusInputs,
     Inputs,
@@ -22,6 +21,7 @@ from nlgraft.stages.stage_kind import (
     TrainingSettings,
     TrainLanguageModelInputs,
 )
+from nlgraft.stages.text_graph import EncodedText, TokenizedText
 from nlgraft.text.corpus_config import Split
 from nlgraft.text.tokenizer_config import WordSampling, WordTokenizerConfig
 from nlgraft.training.train_config import (

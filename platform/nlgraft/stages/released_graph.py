@@ -10,8 +10,8 @@ from typing import Any, Literal
 from nlgraft.basics.errors import DataError
 from nlgraft.nn.checkpoint_files import HUB_NAME, LanguagePlace, Reader, checkpoint_identity, language_place
 from nlgraft.pipeline.stage import Stage
-from nlgraft.stages.seq2seq_graph import TARGET
 from nlgraft.stages.stage_kind import Inputs, NoInputs, Settings, StageKind, T
+from nlgraft.stages.text_graph import TARGET
 from nlgraft.text.corpus_config import EOS
 from nlgraft.text.files import expand, read_json
 from nlgraft.training.train_config import Side, View

@@ -16,7 +16,7 @@ from nlgraft.pipeline.stage import NullReporter, Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
 from nlgraft.runs.run import read_result
-from nlgraft.stages import seq2seq_graph
+from nlgraft.stages import text_graph
 from nlgraft.study.data.design import cells
 from nlgraft.study.reading.documents import parse, write_yaml
 from nlgraft.study.reading.resolving import resolve_cell
@@ -48,7 +48,7 @@ def stage_graph(config, *, seed, splits):
         settings["dictionary"] = file_digest(config.dictionary)
     version = sys.modules[SYSTEM].VERSION
     train = Stage(name="train", run=run("train"), version=version, config=settings, seed=seed)
-    corpus = seq2seq_graph.corpus("text", config.data)
+    corpus = text_graph.corpus("text", config.data)
     inputs = {"model": train, "corpus": corpus}
     return StageGraph(Stage(name="scores", run=run("score"), config={"splits": list(splits)}, inputs=inputs))
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from nlgraft.pipeline.stage import StageGraph
-from nlgraft.stages import seq2seq_graph as pieces
+from nlgraft.stages import text_graph
 from nlgraft.stages.run.text_stages import open_tokenizer
 from nlgraft.study.planning.planner import check_data
 from nlgraft.text.corpora import load_corpus, read_corpus
@@ -63,7 +63,7 @@ def findings(directory, **streams):
     files = {"sources": [str(directory / name) for name in streams if name != "target"]}
     files["target"] = str(directory / "target")
     config = FilesConfig.model_validate({"corpus": "files", "train": files, "dev": files}, strict=False)
-    return check_data([StageGraph(pieces.corpus("task", config, joined_by=SOURCE_SEPARATOR))]).warnings
+    return check_data([StageGraph(text_graph.corpus("task", config, joined_by=SOURCE_SEPARATOR))]).warnings
 
 
 def test_sources_that_have_the_separator_get_a_warning(tmp_path):

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from nlgraft.basics.errors import DataError
 from nlgraft.stages import seq2seq_graph as pieces
+from nlgraft.stages import text_graph
 from nlgraft.stages.seq2seq_graph import TrainSettings
 from nlgraft.study.data.design import cells
 from nlgraft.study.public import Study
@@ -31,9 +32,9 @@ def graph(seed=1, **fusion):
 def test_without_branches_it_is_the_plain_transformer():
     """The very training that the platform's pieces give, so the same bits."""
     plain = config(merge="none")
-    corpus = pieces.corpus("downstream", plain.data.downstream)
-    tokenizers = pieces.tokenizers("downstream", plain.tokenizer, {"downstream": corpus})
-    text = pieces.encode("downstream", corpus, tokenizers, max_tokens=plain.data.max_tokens)
+    corpus = text_graph.corpus("downstream", plain.data.downstream)
+    tokenizers = text_graph.tokenizers("downstream", plain.tokenizer, {"downstream": corpus})
+    text = text_graph.encode("downstream", corpus, tokenizers, max_tokens=plain.data.max_tokens)
     trained = pieces.train(
         "trained", text, TrainSettings(train=plain.train, model=plain.model.transformer()), seed=1
     )

@@ -15,7 +15,7 @@ from nlgraft.nn.hugging_face import HuggingFaceEncoder
 from nlgraft.nn.model_config import GenerationConfig, TransformerConfig
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.stages import context_graph
+from nlgraft.stages import context_graph, text_graph
 from nlgraft.stages import seq2seq_graph as pieces
 from nlgraft.stages.config_parts import LanguageModelPhaseConfig, ScoreConfig
 from nlgraft.stages.run.text_stages import read_encoded
@@ -67,12 +67,12 @@ def context_of(checkpoint, **settings):
 
 def text_of(encoder=None, **settings):
     """The corpus in the tokens of the translator, and of a checkpoint beside them."""
-    corpus = pieces.corpus("bitext", DATA)
-    tokenizers = pieces.tokenizers("bitext", TokenizerConfig(vocab_size=150), {"bitext": corpus})
+    corpus = text_graph.corpus("bitext", DATA)
+    tokenizers = text_graph.tokenizers("bitext", TokenizerConfig(vocab_size=150), {"bitext": corpus})
     if encoder is None:
-        return pieces.encode("bitext", corpus, tokenizers)
+        return text_graph.encode("bitext", corpus, tokenizers)
     tokenizers[SIDE.stream] = context_graph.released_tokenizer("prlm", encoder)
-    return pieces.encode("bitext", corpus, tokenizers, streams={SIDE.stream: "source 0"}, **settings)
+    return text_graph.encode("bitext", corpus, tokenizers, streams={SIDE.stream: "source 0"}, **settings)
 
 
 def scored_by_bleu(trained, text, view, decode=DECODE):

@@ -11,6 +11,7 @@ from nlgraft.nn.batch import Tokens
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.stages import seq2seq_graph as pieces
+from nlgraft.stages import text_graph
 from nlgraft.stages.config_parts import LanguageModelPhaseConfig
 from nlgraft.stages.metrics import LANGUAGE_MODEL, prefixed
 from nlgraft.stages.run.text_stages import read_encoded
@@ -26,9 +27,9 @@ SIZES = {"d_model": 16, "num_layers": 1, "num_heads": 2, "ffn_dim": 16}
 
 def pretrained(kind="uni_lm", seed=1, max_tokens=20, train=TRAIN, **phase):
     config = ConlangConfig(corpus="conlang", task="monolingual", train=60, dev=12, test=4)
-    lines = pieces.text("lm", config)
-    tokenizer = pieces.tokenizer("lm", TokenizerConfig(vocab_size=120), {"lm": lines})
-    text = pieces.encode("lm", lines, {"source 0": tokenizer}, max_tokens=max_tokens)
+    lines = text_graph.text("lm", config)
+    tokenizer = text_graph.tokenizer("lm", TokenizerConfig(vocab_size=120), {"lm": lines})
+    text = text_graph.encode("lm", lines, {"source 0": tokenizer}, max_tokens=max_tokens)
     phase = LanguageModelPhaseConfig(model={"kind": kind, **SIZES}, train=train, **phase)
     return StageGraph(pieces.language_model("lm", text, phase, seed=seed))
 

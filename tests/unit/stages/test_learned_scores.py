@@ -18,7 +18,7 @@ from nlgraft.evaluation.learned_metric import Program, build_scorer, find_target
 from nlgraft.pipeline.stage import NullReporter, Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
-from nlgraft.stages import seq2seq_graph
+from nlgraft.stages import seq2seq_graph, text_graph
 from nlgraft.stages.config_parts import ScoreConfig
 from nlgraft.stages.metrics import TEXT
 from nlgraft.stages.run.seq2seq_stages import HYPOTHESES_FILE
@@ -87,7 +87,7 @@ def garble(context):
 
 
 def stage_graph(config, *, seed, splits):
-    corpus = seq2seq_graph.corpus("task", config.data)
+    corpus = text_graph.corpus("task", config.data)
     outputs = {
         split: Stage(
             name=f"outputs_{split}",
@@ -332,7 +332,7 @@ def corpus(directory, script, test_script=None):
         paths["sources"].write_text(f"{source}\n" * 3)
         paths["target"].write_text(f"{target}\n" * 3)
         splits[split] = {name: str(path) for name, path in paths.items()}
-    return seq2seq_graph.corpus("task", FilesConfig.model_validate({"corpus": "files", **splits}))
+    return text_graph.corpus("task", FilesConfig.model_validate({"corpus": "files", **splits}))
 
 
 def reproduce(context):

@@ -16,9 +16,8 @@ from nlgraft.nn.context_config import HuggingFaceEncoderConfig
 from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.stages import context_graph, metrics
+from nlgraft.stages import context_graph, metrics, text_graph
 from nlgraft.stages import masked_lm_graph as masked_pieces
-from nlgraft.stages import seq2seq_graph as pieces
 from nlgraft.stages.config_parts import ClassificationConfig, MaskedLMConfig, VectorsConfig
 from nlgraft.stages.masked_lm_graph import (
     BERT2BERT,
@@ -83,7 +82,7 @@ METRICS = {
 
 def corpus(name="upstream", **settings):
     sizes = {"train": 60, "dev": 8, "test": 6}
-    return pieces.corpus(name, ConlangConfig(corpus="conlang", task="monolingual", **sizes | settings))
+    return text_graph.corpus(name, ConlangConfig(corpus="conlang", task="monolingual", **sizes | settings))
 
 
 def run_stage(store, stage):
@@ -248,8 +247,8 @@ def test_a_checkpoint_on_the_hub_is_known_by_its_revision():
 
 def shared_text(**tokenizer):
     config = TokenizerConfig(vocab_size=200, is_shared=True, **tokenizer)
-    learned = pieces.tokenizer("upstream", config, {"upstream": corpus()}, special_tokens=("<mask>",))
-    return pieces.encode("upstream", corpus(), {"source 0": learned}, max_tokens=60)
+    learned = text_graph.tokenizer("upstream", config, {"upstream": corpus()}, special_tokens=("<mask>",))
+    return text_graph.encode("upstream", corpus(), {"source 0": learned}, max_tokens=60)
 
 
 def own_masked_lm(norm="post"):
@@ -302,7 +301,7 @@ def test_both_tables_of_an_encoder_decoder_are_exchanged(store):
         "both", Bert2BertSettings(model=OURS), Bert2BertInputs(masked_lm=own_masked_lm()), seed=2
     )
     old = shared_text().tokenizers["source 0"]
-    new = pieces.tokenizer("new", TokenizerConfig(vocab_size=120), {"new": corpus("new", domain="b")})
+    new = text_graph.tokenizer("new", TokenizerConfig(vocab_size=120), {"new": corpus("new", domain="b")})
     sides = ("encoder", "decoder")
     for exchanged in (sides, sides[1:]):
         plans = PLAN.stage(
@@ -359,7 +358,7 @@ def classified(
     **classifier,
 ):
     """A masked language model, pretrained for two steps on the lines that it then classifies."""
-    corpus = pieces.corpus(
+    corpus = text_graph.corpus(
         "lines", ConlangConfig(corpus="conlang", task=task, train=num_train, dev=20, test=15)
     )
     tokenizer = masked_pieces.word_tokenizer("lines", WordTokenizerConfig(vocab_size=150), corpus)

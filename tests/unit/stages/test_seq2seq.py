@@ -15,6 +15,7 @@ from nlgraft.nn.model_config import GenerationConfig, TransformerConfig
 from nlgraft.pipeline.stage import NullReporter, StageGraph
 from nlgraft.pipeline.trial import execute_stage
 from nlgraft.stages import seq2seq_graph as pieces
+from nlgraft.stages import text_graph
 from nlgraft.stages.config_parts import ScoreConfig
 from nlgraft.stages.metrics import NATS_PER_CHAR, OUTPUT, SAVED, TEXT, TRAINING
 from nlgraft.stages.run.seq2seq_stages import batches, check_positions, model_inputs
@@ -49,10 +50,10 @@ def model(**settings):
 
 def texts(task="multi_source", num_sources=2, size=200, max_tokens=60, **tokenizer):
     config = ConlangConfig(corpus="conlang", task=task, train=60, dev=8, test=6)
-    corpus = pieces.corpus("task", config)
+    corpus = text_graph.corpus("task", config)
     learned = TokenizerConfig(vocab_size=size, **tokenizer)
-    tokenizers = pieces.tokenizers("task", learned, {"task": corpus}, num_sources)
-    return pieces.encode("task", corpus, tokenizers, max_tokens=max_tokens)
+    tokenizers = text_graph.tokenizers("task", learned, {"task": corpus}, num_sources)
+    return text_graph.encode("task", corpus, tokenizers, max_tokens=max_tokens)
 
 
 def scored(trained, text, view=None, splits=("dev", "test"), **score):
@@ -96,7 +97,7 @@ def test_encoding_says_how_far_it_is(store):
 
 def test_scores_under_a_prefix_keep_their_segments(store):
     """What stands aside, such as the lead, is resampled with the same lines as the trial's own scores."""
-    corpus = pieces.corpus("task", ConlangConfig(corpus="conlang", train=60, dev=8, test=6))
+    corpus = text_graph.corpus("task", ConlangConfig(corpus="conlang", train=60, dev=8, test=6))
     scores = extract_scores(corpus, ("dev", "test"), num_sentences=1)["lead"]
     record, at = finish(store, StageGraph(scores))
     segments = load_file(at("lead_scores") / "segments-lead.safetensors")

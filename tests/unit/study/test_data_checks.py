@@ -11,8 +11,7 @@ from nlgraft.pipeline.leases import Leases
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.runs.run import Place, Run
-from nlgraft.stages import kind_checks
-from nlgraft.stages import seq2seq_graph as pieces
+from nlgraft.stages import kind_checks, text_graph
 from nlgraft.study.data.design import cells
 from nlgraft.study.planning.planner import check_cells, check_data
 from nlgraft.study.public import Study
@@ -99,7 +98,7 @@ def test_a_check_that_does_not_exist_is_named():
 
 
 def large_vocabulary(corpus):
-    return pieces.tokenizer("large", LearnedTokenizerConfig(vocab_size=20_000), {"bitext": corpus})
+    return text_graph.tokenizer("large", LearnedTokenizerConfig(vocab_size=20_000), {"bitext": corpus})
 
 
 @pytest.mark.parametrize("num_train, is_made", [(50, True), (20_000, True), (20_001, False)])
@@ -110,7 +109,7 @@ def test_a_constructed_corpus_is_made_up_to_a_size(monkeypatch, num_train, is_ma
         "generate",
         lambda config, split: made.append(split) or {"source 0": ["a"], "target": ["b"]},
     )
-    corpus = pieces.corpus("bitext", ConlangConfig(corpus="conlang", train=num_train))
+    corpus = text_graph.corpus("bitext", ConlangConfig(corpus="conlang", train=num_train))
     warnings = check_data([StageGraph(large_vocabulary(corpus))]).warnings
     assert made == ["train", "dev", "test"] * is_made
     assert ["vocab_size is 20000" in warning for warning in warnings][:1] == [True] * is_made
@@ -129,7 +128,7 @@ def test_constructed_corpora_that_differ_in_size_alone_are_made_once(monkeypatch
         ConlangConfig(corpus="conlang", train=30, dev=4, test=5),
         ConlangConfig(corpus="conlang", train=20, dev=5, test=5, domain="b"),
     ]
-    stages = [pieces.corpus(f"bitext{number}", config) for number, config in enumerate(configs)]
+    stages = [text_graph.corpus(f"bitext{number}", config) for number, config in enumerate(configs)]
     findings = check_data([StageGraph(large_vocabulary(stage)) for stage in stages])
     sizes = [("train", 30), ("dev", 5), ("test", 5), ("train", 20), ("dev", 5), ("test", 5)]
     assert sorted(made) == sorted(("translation", *each) for each in sizes)
@@ -141,7 +140,7 @@ def test_constructed_corpora_that_differ_in_size_alone_are_made_once(monkeypatch
 
 def test_stages_after_a_stored_one_are_checked(store):
     stored, other = (
-        pieces.corpus("bitext", ConlangConfig(corpus="conlang", train=number)) for number in (50, 60)
+        text_graph.corpus("bitext", ConlangConfig(corpus="conlang", train=number)) for number in (50, 60)
     )
     put(store, stored)
     for corpus, num_warnings in ((stored, 0), (other, 1)):
