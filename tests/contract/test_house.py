@@ -73,6 +73,7 @@ NUMERIC = ("numpy", "sacrebleu", "sentencepiece", "datasets")
 DEMO = "'search_spaces/embedding_transfer/demo.yaml'"
 PARTS = [f"{path}.{name}" for path in SYSTEMS for name in ("config", "metrics", "graph")]
 STEPS = [
+    ("import nlgraft.commands.main", ("pydantic",)),
     # 450 modules in .25 s of CPU on an idle machine; time would say how busy it is.
     ("import nlgraft.study.public; assert len(sys.modules) < 550", HEAVY + NUMERIC),
     # The sources of classes, which hold the descriptions of settings, would take a third of `validate`.

@@ -6,9 +6,7 @@ import re
 import time
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, TypeVar
-
-from pydantic import AfterValidator
+from typing import TypeVar
 
 # Names of files in indexes and manifests: whoever wrote the list may have meant another folder.
 
@@ -18,16 +16,6 @@ def is_inside(name: object) -> bool:
     if not isinstance(name, str) or "\\" in name or "\0" in name:
         return False
     return all(part not in ("", ".", "..") for part in name.split("/"))
-
-
-def _checked(name: str) -> str:
-    if not is_inside(name):
-        raise ValueError(f"the name {name!r} leads outside the folder")
-    return name
-
-
-# Whoever can write to the store can write a manifest, so every name in one is checked when it is read.
-FileName = Annotated[str, AfterValidator(_checked)]
 
 
 _MARKUP = re.compile(r"<(?=[A-Za-z/!?])|(?<=!)\[")

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from nlgraft.basics.wording import FileName
 from nlgraft.pipeline.integrity import (
     ArtifactDamaged,
     FileEntry,
+    FileName,
     describe_files,
     read_document,
 )

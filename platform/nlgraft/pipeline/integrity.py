@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import AfterValidator, TypeAdapter, ValidationError
 
 from nlgraft.basics.errors import ContractError, HostFault, StoreError
 from nlgraft.basics.wording import is_inside
@@ -30,6 +30,16 @@ _Document = TypeVar("_Document")
 
 class ArtifactDamaged(StoreError):
     """Stored files are not what their manifest says."""
+
+
+def _checked(name: str) -> str:
+    if not is_inside(name):
+        raise ValueError(f"the name {name!r} leads outside the folder")
+    return name
+
+
+# Whoever can write to the store can write a manifest, so every name in one is checked when it is read.
+FileName = Annotated[str, AfterValidator(_checked)]
 
 
 @dataclass(frozen=True)

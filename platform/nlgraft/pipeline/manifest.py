@@ -17,9 +17,9 @@ from typing import Any, TypedDict
 
 from pydantic import TypeAdapter
 
-from nlgraft.basics.wording import FileName, name_some
+from nlgraft.basics.wording import name_some
 from nlgraft.pipeline.fingerprint import canonical_json, dotted
-from nlgraft.pipeline.integrity import FileEntry, read_document
+from nlgraft.pipeline.integrity import FileEntry, FileName, read_document
 from nlgraft.pipeline.stage import Stage, Work
 
 MANIFEST = "manifest.json"
