@@ -11,13 +11,12 @@ from nlgraft.stages.released_graph import language_view
 from nlgraft.text.batches import Ragged
 from nlgraft.text.corpora import load_corpus
 from nlgraft.text.corpus_config import ConlangConfig
-from nlgraft.text.tokenizer_config import LearnedTokenizerConfig
+from nlgraft.text.tokenizer_config import LearnedTokenizerConfig, SegmentationRates
 from nlgraft.text.tokenizers import SentencePiece, train_sentencepiece
 from nlgraft.training.train_config import View
 from nlgraft.training.views import Encoded
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from tests.tensors import differing
-from trainables.embedding_transfer.config import SegmentationRates
 from trainables.embedding_transfer.generators import (
     ChangedPairs,
     ChangedSide,

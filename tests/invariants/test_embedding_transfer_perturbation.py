@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from nlgraft.text.tokenizer_config import SegmentationRates
 from nlgraft.vocab.tokenizers.vocabulary import SENTENCEPIECE, SUBWORD_NMT, WORDPIECE, Tok
 from tests.tiny_vocabularies import greedy_vocabulary
-from trainables.embedding_transfer.config import SegmentationRates
 from trainables.embedding_transfer.generators import NO_WORD, ChangedSide, distillation_loss
 
 

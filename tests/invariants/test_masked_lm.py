@@ -10,6 +10,7 @@ import torch
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.masked_lm_models import NOT_PREDICTED, MaskedBatch
 from nlgraft.stages.stage_kind import SIDE
+from nlgraft.text.tokenizer_config import SegmentationRates
 from nlgraft.training.masked_lm_training import LOSS, PER_CHARACTER, masked_losses
 from nlgraft.training.masked_text import MaskedScoringData, Masker, choose
 from nlgraft.training.train_config import MaskedScoringConfig, MaskingConfig
@@ -17,7 +18,6 @@ from nlgraft.vocab.methods.building import build_plan
 from nlgraft.vocab.surgery.exchange import exchange_vocabulary
 from tests.tensors import assert_near, differing
 from tests.tiny_masked_lms import KINDS, LINES, SPECIALS, WIDTH, letters, masked_lm, pieces, write_words
-from trainables.embedding_transfer.config import SegmentationRates
 from trainables.embedding_transfer.generators import (
     NO_WORD,
     ChangedLines,

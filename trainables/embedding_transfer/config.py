@@ -13,15 +13,17 @@ from nlgraft.nn.model_config import ArchitectureConfig, BeamSearchConfig
 from nlgraft.stages.config_parts import (
     VECTOR_METHODS,
     MaskedLMConfig,
+    NewLayersConfig,
     PhaseConfig,
     ScoreConfig,
     UpstreamPhaseConfig,
     VectorsConfig,
     defaulting,
+    shared_with_training,
 )
 from nlgraft.text.corpus_config import PairsConfig, as_corpus, role_problem
 from nlgraft.text.files import InputPathOrName
-from nlgraft.text.tokenizer_config import SampledTokenizerConfig, TokenizerConfig
+from nlgraft.text.tokenizer_config import RatesConfig, SampledTokenizerConfig, TokenizerConfig
 from nlgraft.training.train_config import LrSchedule, OneOfSeveral, SmoothedTrainConfig
 
 Method = Literal[
@@ -179,32 +181,6 @@ class UpstreamConfig(UpstreamPhaseConfig):
     language (cc25: 250003 for German); null: the id in its config.json."""
 
 
-class RatesConfig(StrictConfig):
-    """Rates at which words are split and merged to simulate unseen tokens (section 3.3; authors' code)."""
-
-    split: float = Field(default=0.4, ge=0, le=1)
-    """Probability that a token of at least min_split_chars characters is considered for splitting."""
-    min_split_chars: int = Field(default=3, ge=2)
-    """Minimum length of a token that may be split, in characters (authors' code: targets 3, sources 7)."""
-    merge: float = Field(default=0.5, ge=0, le=1)
-    """Probability that a token is merged with the next one of its word, applied repeatedly."""
-
-
-class SegmentationRates(RatesConfig):
-    """Adds the rates of single cuts, which are fixed to those of the authors' code."""
-
-    cut: float = Field(default=0.2, ge=0, le=1)
-    """Probability of a cut at each inner character boundary of a token that is considered for splitting."""
-    cut_edge: float = Field(default=0.2, ge=0, le=1)
-    """The same where the cut splits off a single character."""
-
-
-def _shared(config: StrictConfig) -> dict[str, Any]:
-    """Select the settings that the training loop has under the same names."""
-    names = type(config).model_fields.keys() & SmoothedTrainConfig.model_fields.keys()
-    return {name: getattr(config, name) for name in names}
-
-
 class GeneratorConfig(OneOfSeveral):
     """Training of ATT-EG and PATT-EG (section 3.3). AVG-EG has no parameters and ignores all of this."""
 
@@ -248,7 +224,7 @@ class GeneratorConfig(OneOfSeveral):
             The training config.
         """
         return SmoothedTrainConfig(
-            **_shared(self),
+            **shared_with_training(self),
             label_smoothing=upstream.label_smoothing,
             smoothing_kind=upstream.smoothing_kind,
             precision=upstream.precision,
@@ -257,32 +233,6 @@ class GeneratorConfig(OneOfSeveral):
             is_evaluated_at_start=True,
             best_metric="generator/dev_loss",
         )
-
-
-class IndependentConfig(StrictConfig):
-    """A new embedding table followed by a small encoder (independent_encoder; Lewis et al. 2020).
-
-    Training has two phases: in the first, set here, only the new layers are trained; the second is the
-    finetuning of the whole model.
-    """
-
-    num_layers: int = Field(default=1, ge=1)
-    """Number of layers between the new table and the pretrained model; causal on the decoder's side."""
-    max_steps: int = Field(default=10_000, ge=1)
-    """Optimiser steps of the first phase."""
-    peak_lr: float = Field(default=5e-4, gt=0)
-    """Learning rate at the end of warm-up in the first phase."""
-    warmup_steps: int = Field(default=400, ge=0)
-    """Steps of linear warm-up in the first phase."""
-    eval_every_steps: int = Field(default=500, ge=1)
-    """Steps between evaluations on dev in the first phase; the second starts from the weights with the lowest
-    dev loss."""
-
-    def train_config(self, downstream: SmoothedTrainConfig) -> SmoothedTrainConfig:
-        """Describe the first phase; batches, optimiser and loss are those of the finetuning."""
-        # The finetuning goes on from the best weights of this phase, so it ends by its steps alone.
-        plain = {"max_epochs": None, "patience": None, "average_last": None, "best_metric": "dev/loss"}
-        return SmoothedTrainConfig(**{**downstream.model_dump(), **plain, **_shared(self)})
 
 
 class TransferConfig(StrictConfig):
@@ -324,7 +274,7 @@ class Config(StrictConfig):
     """Exchange of the vocabulary between pretraining and finetuning."""
     vectors: VectorsConfig = VectorsConfig()
     """Token vectors learned from text, used by word2vec, cbow, focus and wechsel."""
-    independent: IndependentConfig = IndependentConfig()
+    independent: NewLayersConfig = NewLayersConfig()
     """New layers of independent_encoder, and the first phase of its training."""
     downstream: PhaseConfig = PhaseConfig()
     """Finetuning on domain B."""

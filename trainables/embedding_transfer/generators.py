@@ -14,11 +14,9 @@ absent from the authors' code and would shrink every generated row.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
-from itertools import pairwise
+from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -33,6 +31,7 @@ from nlgraft.stages.run.exchange_stages import TABLES
 from nlgraft.stages.stage_kind import SIDE
 from nlgraft.text.batches import LengthBatches
 from nlgraft.text.corpus_config import PAD
+from nlgraft.text.tokenizer_config import SegmentationRates
 from nlgraft.training.losses import Loss, smoothed_cross_entropy
 from nlgraft.training.masked_text import MaskedLine, Masker
 from nlgraft.training.seeds import generator_for
@@ -41,15 +40,12 @@ from nlgraft.training.views import Encoded, IntArray, Seq2SeqData
 from nlgraft.vocab.methods.interface import Method, Request, Rows
 from nlgraft.vocab.methods.registry import weighted_rows
 from nlgraft.vocab.methods.similar import DEFAULT_CAP, NUM_RELATIONS, Relation, Similar, SimilarTokens
+from nlgraft.vocab.tokenizers.resegmentation import IdOrTok, Resegmented, Resegmenter
 from nlgraft.vocab.tokenizers.vocabulary import (
-    Kind,
     Tok,
     Vocabulary,
-    character_boundaries,
-    merge_toks,
-    split_tok,
 )
-from trainables.embedding_transfer.config import STREAMS, GeneratorKind, SegmentationRates
+from trainables.embedding_transfer.config import STREAMS, GeneratorKind
 
 EXCHANGED = {
     "encoder": (TABLES["encoder"],),
@@ -146,34 +142,14 @@ def generator_method(name: str, generator: EmbeddingGenerator, table_VD: Tensor)
 # Text in perturbed segmentations.
 
 
-Piece = int | Tok
-"""A vocabulary id, or an out-of-vocabulary token, whose embedding is to be generated."""
-
-
-@dataclass(frozen=True)
-class ChangedSentence:
-    """A sentence in another segmentation.
-
-    Attributes:
-        tokens: Its tokens.
-        words: Word number of each token.
-        original_words: Word number of each token of the segmentation before.
-    """
-
-    tokens: list[Piece]
-    words: list[int]
-    original_words: list[int]
-
-
 NUM_REMEMBERED = 2**17
 """New tokens whose similar tokens are remembered: the frequent ones come in every batch."""
 
 
-class ChangedSide:
+class ChangedSide(Resegmenter):
     """A side of the text, whose words are split and merged.
 
     Attributes:
-        vocabulary: Its vocabulary.
         table: Name of its embedding table; sides that share a table share the vocabulary.
         similar: Finds the similar tokens of a new token.
     """
@@ -186,121 +162,12 @@ class ChangedSide:
         cap: int | None = DEFAULT_CAP,
         max_tokens: int | None = None,
     ) -> None:
-        """Take the vocabulary and its table; a token has at most ``cap`` similar ones.
-
-        A sentence that would have more than ``max_tokens``, without begin and end, is left unchanged.
-        """
-        self.vocabulary = vocabulary
+        """Take the vocabulary and its table; a token has at most ``cap`` similar ones."""
+        super().__init__(vocabulary, rates, max_tokens)
         self.table = table
         self.similar = lru_cache(NUM_REMEMBERED)(SimilarTokens(vocabulary, cap).of)
-        self._rates = rates
-        self._max_tokens = max_tokens
 
-    @cached_property
-    def _boundaries(self) -> list[list[int]]:
-        """Possible cuts of each token; cached, since millions of sentences are perturbed."""
-        return [
-            character_boundaries(tok.core) if tok is not None and tok.kind is Kind.NORMAL else []
-            for tok in self.vocabulary.tokens
-        ]
-
-    def words(self, ids: Sequence[int]) -> list[int]:
-        """Number the words of a sentence without begin and end, from 0, by the marks of its tokens."""
-        numbers: list[int] = []
-        current, is_open = -1, False
-        is_marked = bool(self.vocabulary.marking.continuation_prefix)
-        for identity in ids:
-            tok = self.vocabulary.tokens[identity]
-            # if word-internal pieces are marked, an unmarked one starts a word (punctuation, unknown token)
-            starts = tok is not None and (tok.starts_word or (is_marked and tok.starts_word is None))
-            if not is_open or starts:
-                current += 1
-            # without end-of-word marks a word extends to the next word start
-            is_open = tok is None or tok.ends_word is not True
-            numbers.append(current)
-        return numbers
-
-    def perturb(
-        self,
-        ids: Sequence[int],
-        generator: np.random.Generator,
-        is_kept: Sequence[bool] = (),
-    ) -> ChangedSentence:
-        """Split or merge tokens at random; the text stays the same.
-
-        Args:
-            ids: Vocabulary ids of a sentence, without begin and end.
-            generator: Source of randomness; one of its own for every sentence and epoch.
-            is_kept: True for tokens whose words must not be changed; empty: none.
-        """
-        tokens: list[Piece] = []
-        numbers: list[int] = []
-        start, original_words = 0, self.words(ids)
-        for word, count in Counter(original_words).items():
-            end = start + count
-            changed: Sequence[Piece] = ids[start:end]
-            if not any(is_kept[start:end]):
-                changed = self._change_word(ids[start:end], generator.random)
-            tokens.extend(changed)
-            numbers.extend([word] * len(changed))
-            start = end
-        if self._max_tokens is not None and len(tokens) > max(self._max_tokens, len(ids)):
-            tokens, numbers = [*ids], original_words
-        return ChangedSentence(tokens, numbers, original_words)
-
-    def _change_word(self, ids: Sequence[int], draw: Callable[[], float]) -> list[Piece]:
-        """Split tokens of a word; where none was split, merge some."""
-        pieces = [piece for identity in ids for piece in self._split(identity, draw)]
-        # A word is not merged as well, which could undo its cuts.
-        if len(pieces) > len(ids):
-            return pieces
-        return self._merge(ids, draw)
-
-    def _split(self, identity: int, draw: Callable[[], float]) -> list[Piece]:
-        boundaries, rates = self._boundaries[identity], self._rates
-        num_chars = len(boundaries) + 1
-        if num_chars < rates.min_split_chars or draw() >= rates.split:
-            return [identity]
-        tok = self.vocabulary.token(identity)
-        cuts: list[int] = []
-        for index, offset in enumerate(boundaries):
-            previous = cuts[-1] if cuts else 0
-            # Single characters are cut off at a rate of their own.
-            start = boundaries[index - 1] if index else 0
-            leaves_one = previous == start or index == len(boundaries) - 1
-            if draw() >= (rates.cut_edge if leaves_one else rates.cut):
-                continue
-            piece = split_tok(tok, [*cuts, offset])[-2]
-            # a piece with an embedding of its own would give the generator nothing to learn
-            if self.vocabulary.find(piece) is None:
-                cuts.append(offset)
-        if cuts:
-            return [*map(self._id_or_token, split_tok(tok, cuts))]
-        return [identity]
-
-    def _merge(self, ids: Sequence[int], draw: Callable[[], float]) -> list[Piece]:
-        is_normal = self.vocabulary.is_normal
-        groups = [[ids[0]]]
-        for before, identity in pairwise(ids):
-            if is_normal[before] and is_normal[identity] and draw() < self._rates.merge:
-                groups[-1].append(identity)
-            else:
-                groups.append([identity])
-        merged: list[Piece] = []
-        for group in groups:
-            if len(group) == 1:
-                merged.append(group[0])
-                continue
-            tok = merge_toks([*map(self.vocabulary.token, group)])
-            merged.append(self._id_or_token(tok))
-        return merged
-
-    def _id_or_token(self, tok: Tok) -> Piece:
-        """Return the id of a token that is in the vocabulary, else the token itself."""
-        identity = self.vocabulary.find(tok)
-        return tok if identity is None else identity
-
-    def ids(self, tokens: Sequence[Piece], numbers: dict[Tok, int]) -> list[int]:
+    def ids(self, tokens: Sequence[IdOrTok], numbers: dict[Tok, int]) -> list[int]:
         """Give the new tokens of a sentence the ids V, V + 1, ... in order of appearance in a batch.
 
         Args:
@@ -371,13 +238,13 @@ class ChangedData(ABC):
         epoch: int,
         ids: Sequence[int],
         is_kept: Sequence[bool] = (),
-    ) -> ChangedSentence:
+    ) -> Resegmented:
         """Perturb a sentence of a side for an epoch."""
         generator = generator_for(self._seed, "perturb", side, epoch, row)
         return self._sides[side].perturb(ids, generator, is_kept)
 
     def numbered(
-        self, sentences: Mapping[str, Sequence[ChangedSentence]]
+        self, sentences: Mapping[str, Sequence[Resegmented]]
     ) -> tuple[dict[str, list[list[int]]], dict[str, NewTokens]]:
         """Give ids to the new tokens of a batch.
 
@@ -490,10 +357,10 @@ class ChangedLines(ChangedData):
     def _masked(
         self,
         line: MaskedLine,
-        changed: ChangedSentence,
+        changed: Resegmented,
         ids: list[int],
         generator: np.random.Generator,
-    ) -> tuple[MaskedLine, ChangedSentence]:
+    ) -> tuple[MaskedLine, Resegmented]:
         """Mask some new tokens of a perturbed line, and reapply the line's own masks.
 
         Returns:
@@ -519,9 +386,7 @@ class ChangedLines(ChangedData):
         return MaskedLine(ids, inputs, predicted), replace(changed, words=words)
 
 
-def _word_numbers(
-    sentences: Sequence[ChangedSentence], num_before: int, num_after: int
-) -> tuple[Tensor, Tensor]:
+def _word_numbers(sentences: Sequence[Resegmented], num_before: int, num_after: int) -> tuple[Tensor, Tensor]:
     """Word number of every position of both segmentations, [B, longest]; none around words and in padding."""
     begin, end = [NO_WORD] * num_before, [NO_WORD] * num_after
     original = [sentence.original_words for sentence in sentences]

@@ -21,7 +21,7 @@ from nlgraft.stages import text_graph
 from nlgraft.stages.config_parts import MASK_TOKEN, MaskedSpansConfig, PhaseConfig, VectorKind
 from nlgraft.stages.masked_lm_graph import TrainMaskedSettings
 from nlgraft.stages.released_graph import Released, language_view, released
-from nlgraft.stages.seq2seq_graph import DecodingSettings, TrainInputs, TrainSettings
+from nlgraft.stages.seq2seq_graph import NEW_LAYERS, DecodingSettings, NewLayersSettings, TrainSettings
 from nlgraft.stages.stage_kind import (
     SIDE,
     VECTORS,
@@ -39,6 +39,7 @@ from nlgraft.stages.stage_kind import (
 )
 from nlgraft.stages.text_graph import EncodedText
 from nlgraft.text.corpus_config import EOS
+from nlgraft.text.tokenizer_config import SegmentationRates
 from nlgraft.training.train_config import MaskingConfig, SmoothedTrainConfig, View
 from trainables.embedding_transfer.config import (
     CUT_EDGES,
@@ -52,11 +53,10 @@ from trainables.embedding_transfer.config import (
     UNTRAINED_METHODS,
     Config,
     GeneratorKind,
-    SegmentationRates,
 )
 from trainables.embedding_transfer.metrics import REPORT_STEPS
 
-# Settings and inputs of the paper's own stages: generator training and new embedding layers. No torch.
+# Settings and inputs of the paper's own stages, which train and use generators. No torch.
 
 
 _STAGES = "trainables.embedding_transfer.stages"
@@ -106,18 +106,8 @@ class GeneratedPlanInputs(PlanInputs[T]):
     generator: T
 
 
-class NewLayersSettings(TrainSettings):
-    """Training of new embedding layers in front of a frozen model, the input ``start``."""
-
-    sides: tuple[str, ...]
-    """Sides whose embeddings are replaced, among ``encoder`` and ``decoder``."""
-    num_layers: int
-    """Number of layers between a new table and the pretrained model."""
-
-
 GENERATOR = StageKind(f"{_STAGES}:train_generator", GeneratorSettings, GeneratorInputs, workers="train")
 GENERATED_PLAN = StageKind(f"{_STAGES}:plan_by_generator", PlanSettings, GeneratedPlanInputs, version=2)
-NEW_LAYERS = StageKind(f"{_STAGES}:attach_embeddings", NewLayersSettings, TrainInputs, workers="train")
 
 
 READ_AS: dict[str, Reader] = {"translation": "marian", "denoising": "mbart", "masked_tokens": "bert"}

@@ -12,21 +12,18 @@ from torch import Tensor
 from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.artifact import write_metrics
 from nlgraft.evaluation.scores import Score
-from nlgraft.nn.context_config import BiLMConfig, ContextConfig, PoolingConfig, UniLMConfig
-from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.run.exchange_stages import write_plans
-from nlgraft.stages.run.seq2seq_stages import masked_spans, table_sizes, training_task
+from nlgraft.stages.run.seq2seq_stages import masked_spans
 from nlgraft.stages.run.text_stages import read_encoded
-from nlgraft.text.tokenizers import EOS
 from nlgraft.training.loop import train
 from nlgraft.training.masked_lm_training import read_masked_lm
 from nlgraft.training.masked_text import Masker, MaskingIds
-from nlgraft.training.models import fresh_model, read_model
+from nlgraft.training.models import read_model
 from nlgraft.training.step import Training
-from nlgraft.training.train_config import LearnedParameters, View
+from nlgraft.training.train_config import View
 from nlgraft.training.views import Encoded
-from nlgraft.training.weights import MODEL_FILE, carry_over, load_weights
+from nlgraft.training.weights import MODEL_FILE, load_weights
 from nlgraft.vocab.methods.interface import Method
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from trainables.embedding_transfer.config import STREAMS
@@ -47,10 +44,8 @@ from trainables.embedding_transfer.generators import (
 from trainables.embedding_transfer.graph import (
     GENERATED_PLAN,
     GENERATOR,
-    NEW_LAYERS,
     GeneratorInputs,
     GeneratorSettings,
-    NewLayersSettings,
 )
 
 
@@ -162,60 +157,3 @@ def plan_by_generator(context: StageContext) -> None:
         return generator_method(settings.method, generator, table)
 
     write_plans(context, settings, inputs, method)
-
-
-# The stage that puts new embedding layers in front of a pretrained model and trains them first.
-#
-# Source: Lewis et al. (2020), BART, section 3.4, as a baseline of Liu et al. (2021): the pretrained
-# embeddings are replaced by a new table followed by a small encoder; these are trained with the model frozen,
-# then the whole model is finetuned. Deviations: Lewis et al. replace the encoder's embeddings and in the
-# first phase also train positions and the first self-attention. On the decoder's side the new layers are
-# causal, and the output rows are a separate table, since the input table of an encoder cannot be tied to the
-# output.
-
-
-REPLACED = {
-    "encoder": ("^source_embedding\\.",),
-    "decoder": ("^target_embedding\\.", "^output_projection\\."),
-}
-"""Parameters that the new layers of each side replace."""
-
-
-def attach_embeddings(context: StageContext) -> None:
-    """Add new embedding layers to a pretrained model on the exchanged sides and train only these."""
-    settings, inputs = NEW_LAYERS.read(context)
-    assert inputs.start is not None
-    body = read_model(inputs.start)
-    sizes = table_sizes(inputs.encoded, settings.view)
-    model = fresh_model(_with_new_layers(body.config, settings, sizes), *sizes, context.seed)
-    # The pretrained rows are of another vocabulary, so nothing of them is kept.
-    replaced = tuple(pattern for side in settings.sides for pattern in REPLACED[side])
-    carry_over(model, body.state_dict(), fresh=replaced, drop=replaced)
-    alone = settings.model_copy(update={"learned": LearnedParameters(only=replaced)})
-    training_task(model, alone, inputs, context).train(context)
-
-
-def _with_new_layers(
-    config: TransformerConfig, settings: NewLayersSettings, vocab_sizes: tuple[int, int]
-) -> TransformerConfig:
-    """Describe a model whose embeddings on the exchanged sides are small encoders."""
-    sizes = config.model_dump(include={"d_model", "num_heads", "ffn_dim", "dropout"})
-    contexts: dict[str, ContextConfig] = {}
-    changes: dict[str, Any] = {"contexts": contexts}
-    for side, name, size in zip(("encoder", "decoder"), ("source", "target"), vocab_sizes, strict=True):
-        if side not in settings.sides:
-            continue
-        kind = BiLMConfig if side == "encoder" else UniLMConfig
-        contexts[f"{name}_layers"] = ContextConfig(
-            encoder=kind(vocab_size=size, num_layers=settings.num_layers, **sizes),
-            pooling=PoolingConfig(kind="output"),
-            is_frozen=False,
-            # our two-tower encoder expects an end token on both sides of every sentence
-            prepend_id=EOS if side == "encoder" else None,
-        )
-        changes[f"{name}_context"] = f"{name}_layers"
-        # the small encoder scales its own table; scaling its output again would be twice
-        changes[f"has_{name}_scale"] = False
-    tying = "none" if "decoder" in settings.sides else config.tying
-    changes["tying"] = "decoder" if tying == "all" else tying
-    return TransformerConfig(**dict(config) | changes)

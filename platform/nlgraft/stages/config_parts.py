@@ -71,6 +71,12 @@ class PhaseConfig(StrictConfig):
                 yield f"{problem} (dev/greedy_bleu needs num_bleu_sentences above 0)"
 
 
+def shared_with_training(config: StrictConfig) -> dict[str, Any]:
+    """Select the settings that the training loop has under the same names."""
+    names = type(config).model_fields.keys() & SmoothedTrainConfig.model_fields.keys()
+    return {name: getattr(config, name) for name in names}
+
+
 class DevLossTrainConfig(SmoothedTrainConfig):
     """One training of the whole model that measures the dev loss alone."""
 
@@ -276,3 +282,29 @@ VECTOR_METHODS: Mapping[str, tuple[VectorKind, tuple[Literal["new", "old"], ...]
 }
 """Transfer methods that compare tokens by vectors learned from text: their kind, and the tokens that need
 them. Here since ``nlgraft.vocab.methods`` imports scipy, which reading a study does not need."""
+
+
+class NewLayersConfig(StrictConfig):
+    """A new embedding table followed by a small encoder (independent_encoder; Lewis et al. 2020).
+
+    Training has two phases: in the first, set here, only the new layers are trained; the second is the
+    finetuning of the whole model.
+    """
+
+    num_layers: int = Field(default=1, ge=1)
+    """Number of layers between the new table and the pretrained model; causal on the decoder's side."""
+    max_steps: int = Field(default=10_000, ge=1)
+    """Optimiser steps of the first phase."""
+    peak_lr: float = Field(default=5e-4, gt=0)
+    """Learning rate at the end of warm-up in the first phase."""
+    warmup_steps: int = Field(default=400, ge=0)
+    """Steps of linear warm-up in the first phase."""
+    eval_every_steps: int = Field(default=500, ge=1)
+    """Steps between evaluations on dev in the first phase; the second starts from the weights with the lowest
+    dev loss."""
+
+    def train_config(self, downstream: SmoothedTrainConfig) -> SmoothedTrainConfig:
+        """Describe the first phase; batches, optimiser and loss are those of the finetuning."""
+        # The finetuning goes on from the best weights of this phase, so it ends by its steps alone.
+        plain = {"max_epochs": None, "patience": None, "average_last": None, "best_metric": "dev/loss"}
+        return SmoothedTrainConfig(**{**downstream.model_dump(), **plain, **shared_with_training(self)})

@@ -294,6 +294,15 @@ class TrainSettings(TrainingSettings[SmoothedTrainConfig]):
         return None if self.model is None else (self.model.num_layer_parameters, self.model.d_model)
 
 
+class NewLayersSettings(TrainSettings):
+    """Training of new embedding layers in front of a frozen model, the input ``start``."""
+
+    sides: tuple[str, ...]
+    """Sides whose embeddings are replaced, among ``encoder`` and ``decoder``."""
+    num_layers: int
+    """Number of layers between a new table and the pretrained model."""
+
+
 class TrainInputs(Inputs[T]):
     """Encoded text with the corpus and the tokenizers it was made of, and the model to start from.
 
@@ -424,6 +433,9 @@ class ScoreInputs(Inputs[T]):
 
 TRAIN = StageKind(
     "nlgraft.stages.run.seq2seq_stages:train", TrainSettings, TrainInputs, version=2, workers="train"
+)
+NEW_LAYERS = StageKind(
+    "nlgraft.stages.run.seq2seq_stages:attach_embeddings", NewLayersSettings, TrainInputs, workers="train"
 )
 TRANSLATE = StageKind(
     "nlgraft.stages.run.seq2seq_stages:translate",

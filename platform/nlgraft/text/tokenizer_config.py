@@ -115,3 +115,23 @@ class WordSampling(StrictConfig):
     """Probability of skipping a merge."""
     max_tokens: int
     """Longest line, in tokens without begin and end."""
+
+
+class RatesConfig(StrictConfig):
+    """Rates at which words are split and merged to simulate unseen tokens (section 3.3; authors' code)."""
+
+    split: float = Field(default=0.4, ge=0, le=1)
+    """Probability that a token of at least min_split_chars characters is considered for splitting."""
+    min_split_chars: int = Field(default=3, ge=2)
+    """Minimum length of a token that may be split, in characters (authors' code: targets 3, sources 7)."""
+    merge: float = Field(default=0.5, ge=0, le=1)
+    """Probability that a token is merged with the next one of its word, applied repeatedly."""
+
+
+class SegmentationRates(RatesConfig):
+    """Adds the rates of single cuts, which are fixed to those of the authors' code."""
+
+    cut: float = Field(default=0.2, ge=0, le=1)
+    """Probability of a cut at each inner character boundary of a token that is considered for splitting."""
+    cut_edge: float = Field(default=0.2, ge=0, le=1)
+    """The same where the cut splits off a single character."""

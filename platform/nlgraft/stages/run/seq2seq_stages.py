@@ -30,6 +30,7 @@ from nlgraft.evaluation.scores import Evaluation, Score, evaluate_documents, eva
 from nlgraft.evaluation.scripts import TextTokenizers, choose_tokenizers
 from nlgraft.evaluation.translation import Translations, dev_scores, speed_signature
 from nlgraft.evaluation.translation import translate as decode
+from nlgraft.nn.context_config import BiLMConfig, ContextConfig, PoolingConfig, UniLMConfig
 from nlgraft.nn.frozen_states import FrozenStates
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import GenerationConfig, TransformerConfig
@@ -51,11 +52,13 @@ from nlgraft.stages.seq2seq_graph import (
     EXTRACT,
     LAST_SENTENCE,
     LEARNED_SCORE,
+    NEW_LAYERS,
     SCORE,
     TRAIN,
     TRANSLATE,
     ExtractSettings,
     LearnedScoreSettings,
+    NewLayersSettings,
     ScoreSettings,
     TrainInputs,
     TrainSettings,
@@ -63,13 +66,14 @@ from nlgraft.stages.seq2seq_graph import (
     TranslateSettings,
 )
 from nlgraft.text.corpora import Corpus, read_corpus
+from nlgraft.text.corpus_config import EOS
 from nlgraft.text.tokenizers import Tokenizer
 from nlgraft.training.losses import Seq2SeqObjective, segment_losses
 from nlgraft.training.masked_text import MaskedSpans
 from nlgraft.training.models import fresh_model, read_config, read_encoder, read_model, write_model
 from nlgraft.training.seeds import derive_seed
 from nlgraft.training.step import Training
-from nlgraft.training.train_config import Side, View
+from nlgraft.training.train_config import LearnedParameters, Side, View
 from nlgraft.training.views import Encoded, EpochStream, SampledText, Seq2SeqData, prepare_inputs
 from nlgraft.training.weights import CarryReport, carry_over
 
@@ -155,6 +159,63 @@ def training_task(
         report_steps=settings.report_steps,
         measure_more=_greedy_bleu(settings, inputs),
     )
+
+
+# The stage that puts new embedding layers in front of a pretrained model and trains them first.
+#
+# Source: Lewis et al. (2020), BART, section 3.4, as a baseline of Liu et al. (2021): the pretrained
+# embeddings are replaced by a new table followed by a small encoder; these are trained with the model frozen,
+# then the whole model is finetuned. Deviations: Lewis et al. replace the encoder's embeddings and in the
+# first phase also train positions and the first self-attention. On the decoder's side the new layers are
+# causal, and the output rows are a separate table, since the input table of an encoder cannot be tied to the
+# output.
+
+
+REPLACED = {
+    "encoder": ("^source_embedding\\.",),
+    "decoder": ("^target_embedding\\.", "^output_projection\\."),
+}
+"""Parameters that the new layers of each side replace."""
+
+
+def attach_embeddings(context: StageContext) -> None:
+    """Add new embedding layers to a pretrained model on the exchanged sides and train only these."""
+    settings, inputs = NEW_LAYERS.read(context)
+    assert inputs.start is not None
+    body = read_model(inputs.start)
+    sizes = table_sizes(inputs.encoded, settings.view)
+    model = fresh_model(_with_new_layers(body.config, settings, sizes), *sizes, context.seed)
+    # The pretrained rows are of another vocabulary, so nothing of them is kept.
+    replaced = tuple(pattern for side in settings.sides for pattern in REPLACED[side])
+    carry_over(model, body.state_dict(), fresh=replaced, drop=replaced)
+    alone = settings.model_copy(update={"learned": LearnedParameters(only=replaced)})
+    training_task(model, alone, inputs, context).train(context)
+
+
+def _with_new_layers(
+    config: TransformerConfig, settings: NewLayersSettings, vocab_sizes: tuple[int, int]
+) -> TransformerConfig:
+    """Describe a model whose embeddings on the exchanged sides are small encoders."""
+    sizes = config.model_dump(include={"d_model", "num_heads", "ffn_dim", "dropout"})
+    contexts: dict[str, ContextConfig] = {}
+    changes: dict[str, Any] = {"contexts": contexts}
+    for side, name, size in zip(("encoder", "decoder"), ("source", "target"), vocab_sizes, strict=True):
+        if side not in settings.sides:
+            continue
+        kind = BiLMConfig if side == "encoder" else UniLMConfig
+        contexts[f"{name}_layers"] = ContextConfig(
+            encoder=kind(vocab_size=size, num_layers=settings.num_layers, **sizes),
+            pooling=PoolingConfig(kind="output"),
+            is_frozen=False,
+            # our two-tower encoder expects an end token on both sides of every sentence
+            prepend_id=EOS if side == "encoder" else None,
+        )
+        changes[f"{name}_context"] = f"{name}_layers"
+        # the small encoder scales its own table; scaling its output again would be twice
+        changes[f"has_{name}_scale"] = False
+    tying = "none" if "decoder" in settings.sides else config.tying
+    changes["tying"] = "decoder" if tying == "all" else tying
+    return TransformerConfig(**dict(config) | changes)
 
 
 def batches(
