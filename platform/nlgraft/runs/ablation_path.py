@@ -157,7 +157,7 @@ def change_blocks(
         space: Domains by path.
         config: The default's nested values.
     """
-    blocks: list[Changes] = []
+    blocks = []
     # A parent comes before what exists only with it.
     for path in sampling_order(space):
         old = paths.get(config, path)

@@ -173,7 +173,7 @@ class LengthBatches:
     def _divide(self, keys: NDArray[np.integer] | NDArray[np.float64]) -> list[IntArray]:
         longest = self.lengths.max(axis=1)
         needed = len(longest) if self.is_by_count else longest.sum() / _FILL
-        batches: list[IntArray] = []
+        batches = []
         # A stack instead of recursion; it takes the shorter half first, so the order is fixed.
         num_parts = max(1, math.ceil(needed / self.budget))
         waiting = [(np.arange(len(longest)), num_parts)]

@@ -303,7 +303,7 @@ def mask_spans(
     num_kept = len(ids) - sum(spans)
     places = set(generator.choice(num_kept + len(spans), size=len(spans), replace=False).tolist())
     rest, lengths = iter(ids), iter(spans)
-    masked: list[int] = []
+    masked = []
     for place in range(num_kept + len(spans)):
         if place in places:
             for _ in range(next(lengths)):

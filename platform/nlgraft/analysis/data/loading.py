@@ -80,7 +80,7 @@ def load_cell(
 
 def load_manifests(trials: Iterable[TrialResult], store: ArtifactStore) -> dict[str, Manifest]:
     """Read the manifests of all stages of some trials, by fingerprint; lost or damaged ones are left out."""
-    manifests: dict[str, Manifest] = {}
+    manifests = {}
     stages = {stage["fingerprint"] for trial in trials for stage in trial.stages}
     for fingerprint in sorted(stages):
         try:
@@ -163,7 +163,7 @@ class _TrialFiles:
 
     def segments(self, system: System, record: TrialRecord) -> dict[str, Array]:
         """Read the statistics of the declared metrics."""
-        segments: dict[str, Array] = {}
+        segments = {}
         splits = sorted({name.partition("/")[0] for name, metric in system.metrics.items() if metric.split})
         for stage, split in itertools.product(self.stages, splits):
             data = self.read(stage, f"segments-{split}.safetensors")

@@ -78,7 +78,7 @@ def read_provenance(trials: Sequence[TrialResult], store: ArtifactStore) -> Prov
 
 def crowded_stages(manifests: Iterable[Manifest]) -> set[str]:
     """Find the stages during which another one ran on the same machine."""
-    crowded: set[str] = set()
+    crowded = set()
     by_host = grouped((manifest.host, manifest) for manifest in manifests)
     for stages in by_host.values():
         running: list[Manifest] = []
@@ -158,7 +158,7 @@ def split_sizes(cells: Iterable[CellResult], store: ArtifactStore | None) -> dic
 
     Cells may read corpora of unlike sizes under one name: each further one is named ``corpus (arm=b)``.
     """
-    sizes_of: dict[str, dict[str, int]] = {}
+    sizes_of = {}
     if store is None:
         return sizes_of
     for cell in cells:

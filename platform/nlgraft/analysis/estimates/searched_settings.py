@@ -174,7 +174,7 @@ def _p_values(
     open_groups = {
         path: groups for path in space if (groups := _groups(path, space[path], tried)) is not None
     }
-    p_values: dict[str, float] = {}
+    p_values = {}
     least = 0.0
     while open_groups:
         shuffled = np.tile(rest, (1 + _NUM_SHUFFLES, 1))

@@ -172,7 +172,7 @@ class Axes:
     @cached_property
     def _excluded(self) -> dict[tuple[str, ...], dict[str, list[int]]]:
         """Indices of the entries of ``exclude`` by the factors that they name, then by their levels' JSON."""
-        indices: dict[tuple[str, ...], dict[str, list[int]]] = {}
+        indices = {}
         for index, entry in enumerate(self.exclude):
             if entry and entry.keys() <= self.levels.keys():
                 names = tuple(sorted(entry))

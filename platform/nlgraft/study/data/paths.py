@@ -104,7 +104,7 @@ def expand(mapping: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: Two keys set the same path; the message names it.
     """
-    nested: dict[str, Any] = {}
+    nested = {}
     for key, value in mapping.items():
         try:
             parts = split(key)

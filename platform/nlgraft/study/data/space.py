@@ -202,7 +202,7 @@ def holds(when: Mapping[str, Any] | None, values: Mapping[str, Any]) -> bool:
 
 def full_condition(path: str, space: Mapping[str, Domain]) -> dict[str, Any]:
     """Collect the conditions for a path to be sampled: its own, and those of the paths that they name."""
-    conditions: dict[str, Any] = {}
+    conditions = {}
     queue = [path]
     while queue:
         domain = space.get(queue.pop())
@@ -245,7 +245,7 @@ def corner(
         end: 0 for the first value of each domain, -1 for the last.
         fixed: Values to choose instead, by path.
     """
-    params: dict[str, Any] = {}
+    params = {}
     fixed = fixed or {}
     # In sampling order, because a condition may name a value that is chosen here.
     for path in sampling_order(space):

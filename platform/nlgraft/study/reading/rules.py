@@ -482,7 +482,7 @@ class _CellChecker:
 
     def text_metrics(self) -> set[str]:
         """The metrics of text that some cell computes; none where no config tells, or one is refused."""
-        text_metrics: set[str] = set()
+        text_metrics = set()
         for cell in (self._axes.cell({}), *self._design_cells):
             config, _ = self._resolver.faults(cell, {})
             metrics = getattr(getattr(config, "score", None), "metrics", None)

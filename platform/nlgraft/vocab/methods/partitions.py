@@ -151,7 +151,7 @@ class Partitions:
         """Count how often each old token occurs in all chosen partitions together."""
         before, before_without = self._before
         behind, behind_without = self._behind
-        counts: dict[int, int] = {}
+        counts = {}
         for edge in self.edges:
             # Paths through this piece: ways to reach it times ways to go on.
             number = before[edge.start] * behind[edge.end]

@@ -119,7 +119,7 @@ def hyperword_relation(tok: Tok, longer: Tok) -> Relation | None:
     size, limit = len(tok.core), len(longer.core)
     if not size or size >= limit:
         return None
-    best: Relation | None = None
+    best = None
     offset = longer.core.find(tok.core)
     while offset >= 0:
         if _is_boundary_compatible(tok, longer, offset):

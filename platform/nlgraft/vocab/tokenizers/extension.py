@@ -74,7 +74,7 @@ def _words(tokenizer: tokenizers.Tokenizer, lines: Sequence[str]) -> Counter[str
     Raises:
         DataError: Words are not separated.
     """
-    words: Counter[str] = Counter()
+    words = Counter()
     for line in lines:
         text = line if tokenizer.normalizer is None else tokenizer.normalizer.normalize_str(line)
         pre = tokenizer.pre_tokenizer
@@ -91,7 +91,7 @@ def _spelled(
     words: Mapping[str, int],
 ) -> Counter[tuple[str, ...]]:
     """Count the runs of tokens that spell words; tokens without text (unknown, single bytes) end a run."""
-    run_counts: Counter[tuple[str, ...]] = Counter()
+    run_counts = Counter()
     for word, count in words.items():
         tokens = [token.value for token in tokenizer.model.tokenize(word)]
         for is_text, run in groupby(tokens, lambda token: not _is_no_text(token, model)):
@@ -138,7 +138,7 @@ def continue_merges(
         for pair in pairwise(tokens):
             counts[pair] += times[index]
             places[pair].add(index)
-    made: list[Pair] = []
+    made = []
     # A copy: the caller's set stays as it is.
     taken = set(taken)
     # Every change of a count adds an entry; entries that are out of date are skipped.
@@ -169,7 +169,7 @@ def continue_merges(
 
 def _merged(tokens: Sequence[str], pair: Pair) -> list[str]:
     """Join every occurrence of a pair, from the left."""
-    merged: list[str] = []
+    merged = []
     index = 0
     while index < len(tokens):
         if tuple(tokens[index : index + 2]) == pair:

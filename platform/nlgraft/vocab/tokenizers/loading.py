@@ -185,7 +185,7 @@ def read_tokens(path: Path) -> list[str]:
 
 def read_specials(directory: Path) -> dict[str, Any]:
     """Read the special tokens that a Hugging Face tokenizer names; empty without such a file."""
-    specials: dict[str, Any] = {}
+    specials = {}
     for name in SPECIAL_FILES:
         if (directory / name).is_file():
             specials |= read_json(directory / name)

@@ -47,7 +47,7 @@ class GreedySegmenter:
         characters = self._marking.characters(tok.core)
         if not characters:
             return []
-        pieces: list[Piece] = []
+        pieces = []
         position = offset = 0
         while position < len(characters):
             match = self._longest_match(tok, characters, position, is_whole_allowed)
@@ -176,7 +176,7 @@ class BpeSegmenter:
         longest = len(tok.core) if is_whole_allowed else len(tok.core) - 1
         for _ in merges(symbols, self._rank, self._marking.continuation_prefix, longest):
             pass
-        pieces: list[Piece] = []
+        pieces = []
         offset = 0
         for text, num_bytes in symbols:
             identity = self._ids.get(text)

@@ -282,7 +282,7 @@ class Vocabulary:
 
     @cached_property
     def _by_core(self) -> dict[bytes, list[int]]:
-        index: dict[bytes, list[int]] = {}
+        index = {}
         for identity, tok in enumerate(self.tokens):
             if tok is not None and tok.kind in (Kind.NORMAL, Kind.BYTE):
                 index.setdefault(tok.core, []).append(identity)
@@ -356,7 +356,7 @@ class Vocabulary:
 
         Characters without an entry are spelled in bytes or left out.
         """
-        ids: list[int] = []
+        ids = []
         spelled = self.marking.characters(tok.core) or [("", 1)] * len(tok.core)
         offset = 0
         for _, num_bytes in spelled:
