@@ -140,7 +140,7 @@ def searched_settings(result: Results, cell: CellResult) -> CellSettings | None:
             f"{left_out} trials that failed or were stopped early are left out, so values that make a "
             "training fail may look better than they are"
         )
-    if search.sampler.name in ("tpe", "gp"):
+    if not search.sampler.is_blind:
         caveats.append(
             f"{search.sampler.name} tried the values that looked good more often, so values are unevenly "
             "covered"

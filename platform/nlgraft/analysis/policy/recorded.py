@@ -583,7 +583,7 @@ class RecordedResults(Results):
     @cached_property
     def _renewed(self) -> set[str]:
         """Digests of the cells whose settings were seen before, with other text or versions of stages."""
-        first: dict[str, str] = {}
+        first = {}
         for entry in self._lines_of(self.main_metric).past.entries.values():
             for cell, config in entry.configs.items():
                 first.setdefault(config, cell)

@@ -169,7 +169,7 @@ def write_report(
     beside: Sequence[RecordedResults] = (),
 ) -> list[Path]:
     """Write a report to files; arguments, files and errors as in `StudyResult.report`."""
-    texts: dict[str, str] = {}
+    texts = {}
     for kind in formats:
         text = render(result, kind, beside)
         texts[_FORMATS[kind][0]] = text
@@ -294,7 +294,7 @@ def comparison_frame(result: RecordedResults) -> pd.DataFrame:
     import pandas as pd
 
     factors = list(result.baseline.cell.levels)
-    rows: list[list[Any]] = []
+    rows = []
     for cell, name in product(result.cells, result.metrics):
         compared = {} if cell is result.baseline else result.compare(cell.cell, metric=name).to_json()
         compared["ci_low"], compared["ci_high"] = compared.get("ci") or (None, None)
