@@ -562,4 +562,4 @@ class _Looks:
 
 
 def _config_key(study: Study) -> str:
-    return cell_key(study, cells(study)[0], {})
+    return cell_key(study, cells(study)[0])

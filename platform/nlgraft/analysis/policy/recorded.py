@@ -690,7 +690,7 @@ class RecordedResults(Results):
     @cached_property
     def _configs(self) -> dict[str, str]:
         """Digests of the cells' settings by label, with those of the search."""
-        configs = {cell.label: cell_key(self.study, cell.cell, {}) for cell in self.cells}
+        configs = {cell.label: cell_key(self.study, cell.cell) for cell in self.cells}
         if self.study.search is None:
             return configs
         search = self.study.search.model_dump(mode="json")

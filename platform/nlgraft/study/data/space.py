@@ -251,9 +251,7 @@ def corner(
     for path in sampling_order(space):
         domain = space[path]
         outside = [other for other in domain.when or {} if other not in space]
-        looked_up = {other: paths.get(config, other) for other in outside}
-        config_values = {other: value for other, value in looked_up.items() if value is not paths.MISSING}
-        if holds(domain.when, config_values | params):
+        if holds(domain.when, paths.get_all(config, outside) | params):
             ends = list(domain.probes().values())
             params[path] = fixed.get(path, ends[end])
     return params
