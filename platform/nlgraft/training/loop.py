@@ -128,7 +128,7 @@ def train(
     merge_adapters(training.model)
     if loop.workers.is_first:
         text = json.dumps(outcome.curves, allow_nan=False)
-        (context.directory / CURVES_FILE).write_text(text + "\n", encoding="utf-8")
+        (context.directory / CURVES_FILE).write_text(text + "\n", "utf-8")
         save(training.model, context.directory)
     return outcome
 

@@ -30,6 +30,7 @@ from nlgraft.analysis.estimates.comparison import Comparison
 from nlgraft.analysis.policy.rules import ALPHA, Rules, Test, answered, by_rules, exploratory, over_looks
 from nlgraft.basics.errors import DataError, nearest
 from nlgraft.basics.wording import count, name_some, timestamp
+from nlgraft.evaluation.overlap import mean_rows
 from nlgraft.evaluation.scores import evaluate_text
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.text.files import has_text, read_lines
@@ -354,7 +355,7 @@ def compare_scores(
             trials = measured[system].setdefault(metric, {})
             if run := runs.get((system, seed)):
                 values = np.array([run[item].value for item in items])
-                rows = np.column_stack([values, np.ones(len(items))]) if any(items) else None
+                rows = mean_rows(values) if any(items) else None
                 trials[number] = Measured(float(values.mean()), rows)
     digests = {system: [] for system in systems}
     for system, seed in sorted(main, key=lambda labels: seeds.index(labels[1])):

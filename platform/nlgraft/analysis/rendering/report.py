@@ -190,7 +190,7 @@ def write_report(
                 texts["examples.csv"] = _csv(pd.DataFrame(examples, dtype=object))
     out.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
-        (out / name).write_text(text, encoding="utf-8")
+        (out / name).write_text(text, "utf-8")
     return [out / name for name in texts]
 
 

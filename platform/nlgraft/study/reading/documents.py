@@ -304,7 +304,7 @@ def _resolved(event: ScalarEvent) -> str | int | float | bool | None:
 
 def _is_unicode(text: str) -> bool:
     try:
-        text.encode("utf-8")
+        text.encode()
     except UnicodeEncodeError:
         return False
     return True

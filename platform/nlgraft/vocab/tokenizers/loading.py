@@ -149,7 +149,7 @@ def read_lines(path: Path) -> list[str]:
     """
     try:
         # not splitlines, which also splits at U+2028 and the like: those are tokens of some vocabularies
-        lines = path.read_bytes().decode("utf-8").replace("\r\n", "\n").split("\n")
+        lines = path.read_bytes().decode().replace("\r\n", "\n").split("\n")
         return lines if lines[-1] else lines[:-1]
     except UnicodeDecodeError:
         raise DataError(

@@ -144,7 +144,7 @@ class Marking:
             alphabet = byte_alphabet()
             return [(alphabet[byte], 1) for byte in core]
         try:
-            text = core.decode("utf-8")
+            text = core.decode()
         except UnicodeDecodeError:
             return None
         space = self.start_prefix or (self.end_suffix if len(self.end_suffix) == 1 else "")
@@ -195,7 +195,7 @@ def character_boundaries(core: bytes) -> list[int]:
     UTF-8.
     """
     try:
-        text = core.decode("utf-8")
+        text = core.decode()
     except UnicodeDecodeError:
         return []
     offsets, offset, previous = [], 0, ""
@@ -318,7 +318,7 @@ class Vocabulary:
         if tok.kind is not Kind.NORMAL:
             return tok
         try:
-            text = self.normalise(tok.core.decode("utf-8"))
+            text = self.normalise(tok.core.decode())
         except UnicodeDecodeError:
             return tok
         return replace(tok, core=text.encode()) if text else tok
