@@ -608,8 +608,8 @@ def _cut_lines(
             count = _cut_at_word(numbers, max_tokens)
             ids, numbers, num_cut = ids[:count], numbers[:count], num_cut + 1
         lines.append((ids, numbers, sizes))
-    columns = [Ragged.of(line[column] for line in lines) for column in range(3)]
-    return EncodedLines(*columns, num_cut)
+    ids, words, word_sizes = (Ragged.of(line[column] for line in lines) for column in range(3))
+    return EncodedLines(ids, words, word_sizes, num_cut)
 
 
 class WordSampler:

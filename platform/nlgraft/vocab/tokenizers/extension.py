@@ -255,7 +255,7 @@ def learn_pieces(
         num_pieces: Pieces at most.
         min_count: Expected occurrences that a piece needs.
     """
-    old = dict(model["vocab"])
+    old: Scores = dict(model["vocab"])
     new = _seeds(words, old, num_pieces * SEEDS_PER_PIECE, min_count)
     size = len(new)
     while True:
