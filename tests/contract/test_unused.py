@@ -31,7 +31,6 @@ UNREAD = {
     "MLflow calls its model": {"load_context"},
     "sacreBLEU reads what is set on its metric": {"num_refs"},
     "what is held so that it lives as long": {"_keeper"},
-    "nltk's METEOR calls its WordNet": {"synsets"},
     "transformers, tokenizers, SentencePiece and PyYAML read what is set on their objects": {
         "use_cache", "share_encoder_decoder_embeddings", "tie_encoder_decoder", "tie_word_embeddings",
         "padding_side", "encode_special_tokens", "bos_piece", "eos_piece", "pad_piece",

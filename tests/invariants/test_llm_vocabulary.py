@@ -115,7 +115,7 @@ def test_two_vocabularies_read_the_same_lines_at_the_same_step(ends):
     characters = generator.integers(4, 40, size=30)
     fine = Ragged.of([[10 + i] * int(n) for i, n in enumerate(characters)])
     coarse = Ragged.of([[10 + i] * max(1, int(n) // 3) for i, n in enumerate(characters)])
-    texts = [PackedText(ids, characters, ends, budget=100, max_tokens=7, seed=3) for ids in (fine, coarse)]
+    texts = [PackedText(characters, 100, 3, ids, ends, max_tokens=7) for ids in (fine, coarse)]
     for epoch in range(3):
         fine_batches, coarse_batches = (text.batches(epoch) for text in texts)
         assert [list(batch) for batch in fine_batches] == [list(batch) for batch in coarse_batches]

@@ -57,7 +57,7 @@ def language_model(*, is_tied, seed):
     """Windows of 1 to 8 tokens; the last batch has fewer than four of them."""
     config = LlamaConfig(d_model=8, num_layers=2, num_heads=2, ffn_dim=12, is_tied=is_tied)
     model = fresh_llama(config, 25, end_id=2, max_tokens=8, seed=seed).double()
-    text = PackedText(LINES, LINES.lengths + 1, LINE_ENDS, budget=30, max_tokens=8, seed=1)
+    text = PackedText(LINES.lengths + 1, 30, 1, LINES, LINE_ENDS, max_tokens=8)
     return Training(model, causal_objective, text, TrainConfig(**SETTINGS))
 
 
@@ -91,7 +91,7 @@ def distilled(seed):
 def translating(seed):
     """Each line and its reverse, whose loss alone counts."""
     pairs = Prompted(LINE_ENDS.around(LINES), Ragged.of([*row[::-1], 2] for row in IDS))
-    text = PromptedText(pairs, LINES.lengths + 1, budget=30, seed=1)
+    text = PromptedText(LINES.lengths + 1, 30, 1, pairs)
     model = language_model(is_tied=False, seed=seed).model
     return Training(model, target_objective, text, TrainConfig(**SETTINGS)), None
 

@@ -31,7 +31,7 @@ from trainables.command import stages
 def sweep_here(run, grant, note):
     """Do what a sweep does, one trial after another in this process."""
     driver = Driver(run.on_event or (lambda _: None), grant=grant, splits=("dev",))
-    queue = TrialQueue(run.study, run.store, list(run._cells), lambda _: None, driver, 1)
+    queue = TrialQueue(run.study, run.store, list(run.cells), lambda _: None, driver, 1)
     queue.open()
     while not queue.is_done and (trial := queue.take()) is not None:
         settings = {"reporter": NullReporter(), "config": dict(trial.config), "is_waiting": True}

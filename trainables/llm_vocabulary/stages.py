@@ -249,8 +249,8 @@ def _training_text(
     budget = config.batch_tokens or config.batch_characters or config.batch_sentences
     assert budget is not None, "a training has one budget"
     if pairs is not None:
-        return PromptedText(pairs, sizes, budget=budget, seed=seed)
-    return PackedText(lines, sizes, ends, budget=budget, max_tokens=settings.max_tokens, seed=seed)
+        return PromptedText(sizes, budget, seed, pairs)
+    return PackedText(sizes, budget, seed, lines, ends, settings.max_tokens)
 
 
 def _learned(settings: TrainCausalSettings, model: TransformersCausalLM) -> LearnedParameters:

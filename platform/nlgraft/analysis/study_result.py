@@ -175,7 +175,7 @@ class StudyResult(RecordedResults):
         Returns:
             Only cells that get more than they have; empty if everything is decided, or no look is left.
         """
-        granted: dict[str, int] = {}
+        granted = {}
         for question in self._seed_questions:
             answer = self._judged(question)
             if self._is_decided(answer) or answer.open_because or not answer.later_levels:

@@ -261,4 +261,4 @@ def ablation_path(
     elif out is None:
         click.echo("next: --out PATH.yaml, then nlgraft run PATH.yaml, for verdicts on fresh seeds", err=True)
     else:
-        out.write_text(outcome.declared, encoding="utf-8")
+        out.write_text(outcome.declared, "utf-8")

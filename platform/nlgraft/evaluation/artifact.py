@@ -54,7 +54,7 @@ def write_metrics(directory: Path, scores: Mapping[str, Score]) -> None:
     """Add scores to the artifact's ``metrics.json``, by whole names: ``dev/bleu``, ``parameters/total``."""
     path = directory / METRICS_FILE
     metrics = read_metrics(directory) | {name: score.to_json() for name, score in scores.items()}
-    path.write_text(json.dumps(metrics, indent=1, sort_keys=True, allow_nan=False) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(metrics, indent=1, sort_keys=True, allow_nan=False) + "\n", "utf-8")
 
 
 def read_metrics(directory: Path) -> dict[str, dict[str, Any]]:
@@ -64,7 +64,7 @@ def read_metrics(directory: Path) -> dict[str, dict[str, Any]]:
         ``{"test/bleu": {"value", "n", "signature", "direction"}}``; empty when the artifact has no metrics.
     """
     path = directory / METRICS_FILE
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return json.loads(path.read_text("utf-8")) if path.exists() else {}
 
 
 def write_segments(

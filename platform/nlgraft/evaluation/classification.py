@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nlgraft.evaluation.calibration import calibration_rows
+from nlgraft.evaluation.overlap import mean_rows
 from nlgraft.evaluation.scores import Evaluation
 from nlgraft.evaluation.sufficient import NUM_ECE_BINS, Statistics
 
@@ -38,8 +39,7 @@ def evaluate_labels(
     pairs = np.zeros((len(truth), num_classes**2))
     # One-hot rows, whose sum is the flattened confusion matrix.
     pairs[decisions, truth * num_classes + predictions] = 1
-    right = np.stack([truth == predictions, np.ones(len(truth))], axis=1).astype(np.float64)
-    statistics = {"accuracy": right, "macro_f1": pairs, "mcc": pairs}
+    statistics = {"accuracy": mean_rows(truth == predictions), "macro_f1": pairs, "mcc": pairs}
     signatures = {
         "accuracy": "accuracy|points",
         "macro_f1": "macro_f1|classes:occurring|zero_division:0|points",
@@ -64,7 +64,7 @@ def evaluate_probabilities(probabilities_NC: Statistics, true_N: NDArray[np.int6
     # softmax may underflow to 0, where the loss would be infinite
     nats_N = -np.log(np.maximum(probabilities_NC[decisions, true_N], np.finfo(np.float64).tiny))
     statistics = {
-        CLASS_LOSS: np.stack([nats_N, np.ones(len(true_N))], axis=1),
+        CLASS_LOSS: mean_rows(nats_N),
         "ece": calibration_rows(confidence_N1.tolist(), is_right_N1.tolist()),
     }
     signatures = {

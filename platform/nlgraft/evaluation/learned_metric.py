@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from nlgraft.basics.errors import DataError
+from nlgraft.evaluation.overlap import mean_rows
 from nlgraft.evaluation.sufficient import Statistics
 
 SegmentScorer = Callable[[Sequence[str], Sequence[str], Sequence[str]], Sequence[float]]
@@ -136,7 +137,7 @@ def learned_rows(
     """Score every segment.
 
     Returns:
-        Statistics [N, 2]: the score and one, so that their sums give the mean.
+        Statistics [N, 2], those of ``mean_rows``.
 
     Raises:
         DataError: The metric gives another number of scores than segments, or one that is not finite.
@@ -149,4 +150,4 @@ def learned_rows(
     if not np.isfinite(scores).all():
         first = int(np.flatnonzero(~np.isfinite(scores))[0])
         raise DataError(f"{name}: segment {first + 1} has the score {scores[first]}, which is not finite")
-    return np.stack([scores, np.ones(len(scores))], axis=1)
+    return mean_rows(scores)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.metric_config import BleuTokenizer, RougeTokenizer
@@ -30,6 +31,12 @@ ROUGE_SIGNATURES: dict[RougeTokenizer, str] = {
 _CHUNK_SEGMENTS = 1000
 _BLEU_ORDER = 4
 RowsFunction = Callable[[Sequence[str], Sequence[str]], tuple[NDArray[np.float64], str]]
+
+
+def mean_rows(values: ArrayLike) -> NDArray[np.float64]:
+    """Put a one beside the value of every segment, so that sums of rows [N, 2] give the mean."""
+    numbers = np.asarray(values, dtype=np.float64)
+    return np.stack([numbers, np.ones_like(numbers)], axis=1)
 
 
 def _sacrebleu_rows(
@@ -167,16 +174,9 @@ def rouge_rows(kind: str, tokenizer: RougeTokenizer) -> RowsFunction:
         ]
         how = ROUGE_SIGNATURES[tokenizer]
         signature = f"{kind}|f1|mean:segments|nrefs:1|{how}|rouge_score:{version('rouge-score')}"
-        return np.stack([np.asarray(values), np.ones(len(values))], axis=1), signature
+        return mean_rows(values), signature
 
     return rows
-
-
-class _NoSynonyms:
-    """Stand-in for WordNet, whose data does not come with a package: no word has a synonym."""
-
-    def synsets(self, word: str) -> list[str]:
-        return []
 
 
 def meteor_rows(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[NDArray[np.float64], str]:
@@ -191,7 +191,8 @@ def meteor_rows(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[N
     from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
     tokenize = Tokenizer13a()
-    no_synonyms: Any = _NoSynonyms()
+    # A stand-in for WordNet, whose data does not come with a package.
+    no_synonyms: Any = SimpleNamespace(synsets=lambda word: [])
     values = [
         single_meteor_score(tokenize(reference).split(), tokenize(hypothesis).split(), wordnet=no_synonyms)
         for hypothesis, reference in zip(hypotheses, references, strict=True)
@@ -200,7 +201,7 @@ def meteor_rows(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[N
         "meteor|match:exact+porter|synonyms:no|alpha:0.9|beta:3|gamma:0.5|case:lc|tok:13a|mean:segments"
         f"|nrefs:1|nltk:{version('nltk')}"
     )
-    return np.stack([np.asarray(values), np.ones(len(values))], axis=1), signature
+    return mean_rows(values), signature
 
 
 # Summaries taken from the text itself: its first sentences, and those nearest to the reference.
@@ -215,22 +216,16 @@ def sentences(text: str) -> list[str]:
     return _SENTENCE_END.split(text.strip())
 
 
-class _Words:
-    """Words of lower-cased text in any script, without stemming."""
-
-    def __init__(self, word: re.Pattern[str]) -> None:
-        self._word = word
-
-    def tokenize(self, text: str) -> list[str]:
-        return self._word.findall(text.lower())
-
-
 def rouge_scorer(kinds: Sequence[str], tokenizer: RougeTokenizer) -> Any:
     """Make rouge-score's scorer with a tokenizer."""
     from rouge_score.rouge_scorer import RougeScorer
 
-    words = _Words(_WORDS[tokenizer]) if tokenizer in _WORDS else None
-    return RougeScorer([*kinds], use_stemmer=words is None, tokenizer=words)
+    word = _WORDS.get(tokenizer)
+    if word is None:
+        return RougeScorer([*kinds], use_stemmer=True)
+    # Words of lower-cased text in any script, without stemming.
+    words: Any = SimpleNamespace(tokenize=lambda text: word.findall(text.lower()))
+    return RougeScorer([*kinds], tokenizer=words)
 
 
 def lead(text: str, num_sentences: int) -> str:

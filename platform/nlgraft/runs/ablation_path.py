@@ -130,16 +130,17 @@ def follow(
         means = [(gain.mean, index) for index, gain in enumerate(gains) if gain.mean is not None]
         if not means:
             raise NlgraftError(f"{study.variant}: no seed has finished in two configs of a step")
-        changes, proposal, _ = pairs[max(means)[1]]
-        gain = gains[max(means)[1]]
-        steps.append(Step(changes, gain, _p_value(gain), len(pairs)))
+        _, best = max(means)
+        changes, proposal, _ = pairs[best]
+        steps.append(Step(changes, gains[best], _p_value(gains[best]), len(pairs)))
         reached.append(proposal)
         blocks = [block for block in blocks if not block.keys() <= changes.keys()]
-    whole = Gain.of((), ())
+    whole = Gain.of({})
     if steps:
         pair = _comparison(default, reached[-1:])
         whole = _gain(read_pairs(pair, place.store, len(pair.seeds)), study)
-    fresh_seeds = range(max(study.seeds) + 1, max(study.seeds) + 1 + len(study.seeds))
+    following = max(study.seeds) + 1
+    fresh_seeds = range(following, following + len(study.seeds))
     declared = _comparison(default, reached[1:], fresh_seeds).to_yaml() if steps and not num_waiting else ""
     metric = study.objective.metric
     return AblationPath(metric, trained_once, steps, whole, _union(blocks), num_waiting, declared)
@@ -157,7 +158,7 @@ def change_blocks(
         space: Domains by path.
         config: The default's nested values.
     """
-    blocks: list[Changes] = []
+    blocks = []
     # A parent comes before what exists only with it.
     for path in sampling_order(space):
         old = paths.get(config, path)
@@ -203,8 +204,7 @@ def _union(blocks: Iterable[Changes]) -> Changes:
 
 
 def _gain(values: Pairs, study: Study) -> Gain:
-    gains = {} if values.why_not else values.gains
-    return Gain.of(tuple(gains), tuple(gains.values()), study.analysis.alpha)
+    return Gain.of({} if values.why_not else values.gains, study.analysis.alpha)
 
 
 def _p_value(gain: Gain) -> float | None:

@@ -165,12 +165,11 @@ class StoreContents:
             used_trials = {trial for other in others for trial in other.records}
             used_folders = {folder for other in others for folder in other.folders}
             used_stages = {stage for other in others for stage in other.stages}
-            stages = holding.stages.keys() - used_stages
+            stages = {stage: name for stage, name in holding.stages.items() if stage not in used_stages}
             trials = holding.records.keys() - used_trials
             documents = [f"records/trials/{trial}.json" for trial in sorted(trials)]
             documents += [folder for folder in holding.folders if folder not in used_folders]
-            stage_names = {stage: holding.stages[stage] for stage in stages}
-            return self._removal(documents, stage_names, holding.name)
+            return self._removal(documents, stages, holding.name)
 
     def leftovers(self, *, has_loose_trials: bool) -> Removal:
         """Find what nothing needs: artifacts and checkpoints of no study and of no trial on record.

@@ -470,7 +470,7 @@ class Attempt:
         # The seeds that led to keeping it overestimate the gain, so none of them is used again.
         stopped = self._run(pair, dict, lambda: f"Proposal {number}, kept, measured again")
         pairs = read_pairs(pair, self._place.store, FRESH_SEEDS)
-        gain = Gain.of(tuple(pairs.gains), tuple(pairs.gains.values()))
+        gain = Gain.of(pairs.gains)
         if stopped is not None or pairs.open or len(gain.seeds) < _FEW:
             reason = next(iter(pairs.failed.values()), "not all seeds have ended")
             return read_stream(self._place.store, self._key), stopped or f"its second measurement: {reason}"
@@ -502,7 +502,7 @@ class Attempt:
             unit=system_of(self._study).metrics[self._metric].unit,
             level=entered.level,
             p=outcome.p,
-            first=gain_of(decided) or (Gain.of((), ()) if verdict is None else verdict.gain),
+            first=gain_of(decided) or (Gain.of({}) if verdict is None else verdict.gain),
             again=gain_of(measured, alpha),
             num_proposals=len(stream.proposals),
             num_kept=stream.num_kept,
@@ -562,4 +562,4 @@ class _Looks:
 
 
 def _config_key(study: Study) -> str:
-    return cell_key(study, cells(study)[0], {})
+    return cell_key(study, cells(study)[0])

@@ -6,6 +6,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -112,10 +113,12 @@ class Place:
     on_event: Observer | None = None
 
 
+@dataclass(eq=False)
 class Run:
     """One run of a study; a second run reuses everything that the first one completed.
 
-    Args:
+    Attributes:
+        study: The study.
         cells: The cells to run.
         place: Where it runs.
         wait_timeout_s: Longest wait for the lock, and while no trial can run for want of a place or of a
@@ -124,23 +127,16 @@ class Run:
         is_next_look: True to go on with the undecided questions, up to the seeds of their next look.
     """
 
-    def __init__(
-        self,
-        study: Study,
-        cells: Sequence[Cell],
-        place: Place,
-        wait_timeout_s: float | None = None,
-        *,
-        is_next_look: bool = False,
-    ) -> None:
-        self.study = study
-        self._is_next_look = is_next_look
-        self.on_event = place.on_event
-        self.store = place.store
-        self._cells = cells
-        self._uri = tracking_uri(study, place.store, place.tracking_uri)
-        self._address = place.address
-        self._wait_timeout_s = wait_timeout_s
+    study: Study
+    cells: Sequence[Cell]
+    place: Place
+    wait_timeout_s: float | None = None
+    is_next_look: bool = False
+
+    def __post_init__(self) -> None:
+        self.on_event = self.place.on_event
+        self.store = self.place.store
+        self._uri = tracking_uri(self.study, self.store, self.place.tracking_uri)
         self._is_stopping = threading.Event()
 
     def stop(self) -> None:
@@ -186,7 +182,7 @@ class Run:
         from nlgraft.tracking.mlflow_tracker import MlflowTracker
 
         # Before the lock: a study with unusable text should not keep others waiting.
-        for warning in check_cells(self.study, self._cells, self.store).warnings:
+        for warning in check_cells(self.study, self.cells, self.store).warnings:
             self._notify(f"warning: {warning}")
         with raising_interrupted(), self._lock() as lock:
             self.store = lock.protect(self.store)
@@ -225,7 +221,7 @@ class Run:
                 return StudyLock(self.study, self.store)
             except StudyLockedError as locked:
                 waited_s = wait.poll(str(locked))
-                if self._wait_timeout_s is None or waited_s > self._wait_timeout_s:
+                if self.wait_timeout_s is None or waited_s > self.wait_timeout_s:
                     raise
             if self._is_stopping.wait(_LOCK_PAUSE_S):
                 raise StudyLockedError(f"{self.study.variant}: stopped while it waited for its lock")
@@ -245,10 +241,10 @@ class Run:
         from nlgraft.execution.cluster import check_local_fit
         from nlgraft.execution.sweep import run_sweep
 
-        check_local_fit(self.study.resources, self._address)
+        check_local_fit(self.study.resources, self.place.address)
         self._notify(f"opening MLflow at {without_credentials(self._uri)}")
         is_read = system_of(self.study).is_read
-        tracker.start_study(self.study, self.study.fingerprint, self._cells, self.store.is_writable, is_read)
+        tracker.start_study(self.study, self.study.fingerprint, self.cells, self.store.is_writable, is_read)
         is_declared = splits != REPLICATE_SPLITS
 
         def observe(event: Event) -> None:
@@ -267,8 +263,8 @@ class Run:
             running.flush()
             return "stopped by Handle.stop" if self._is_stopping.is_set() else None
 
-        driver = Driver(observe, poll, grant, splits=splits, wait_timeout_s=self._wait_timeout_s)
-        outcome = run_sweep(self.study, self.store, self._cells, driver, self._address)
+        driver = Driver(observe, poll, grant, splits=splits, wait_timeout_s=self.wait_timeout_s)
+        outcome = run_sweep(self.study, self.store, self.cells, driver, self.place.address)
         # A driver that has lost its lock must not report results that another one is still writing.
         lock.check()
         return outcome
@@ -309,7 +305,7 @@ class Run:
     ) -> StudyResult:
         from nlgraft.analysis.data.results import Invocation
 
-        following = self._next_look() if self._is_next_look else {}
+        following = self._next_look() if self.is_next_look else {}
 
         def grant() -> dict[str, int]:
             planned = read_result(self.study, self.store).granted if self.study.sequential else {}
@@ -353,7 +349,7 @@ class Handle:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._events: queue.Queue[Event | None] = queue.Queue()
-        self._outcome: StudyResult | BaseException | None = None
+        self._outcome: Future[StudyResult] = Future()
         forward = run.on_event
 
         def observe(event: Event) -> None:
@@ -375,9 +371,9 @@ class Handle:
 
     def _work(self) -> None:
         try:
-            self._outcome = self._run.result()
+            self._outcome.set_result(self._run.result())
         except BaseException as error:  # raised again by `result`, in the thread that asks for it
-            self._outcome = error
+            self._outcome.set_exception(error)
         finally:
             self._events.put(None)
 
@@ -409,7 +405,4 @@ class Handle:
         self._thread.join(timeout_s)
         if self._thread.is_alive():
             raise NlgraftError(f"{self._run.study.variant} is still running after {timeout_s:g} s")
-        if isinstance(self._outcome, BaseException):
-            raise self._outcome
-        assert self._outcome is not None
-        return self._outcome
+        return self._outcome.result()

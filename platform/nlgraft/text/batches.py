@@ -110,6 +110,7 @@ class Prepared:
         return iter(self.make(np.arange(len(self))))
 
 
+@dataclass(eq=False)
 class LengthBatches:
     """Batches of a budget from examples of similar length on every side.
 
@@ -118,43 +119,35 @@ class LengthBatches:
 
     **Determinism**: an epoch's batches depend on the lengths, the budget, the noise, the seed and the number
     of the epoch. Every example is in exactly one batch of each epoch.
+
+    Attributes:
+        lengths: Length of each example on each side, [N, sides], or [N] for one side: positions, special
+            tokens included, or characters.
+        budget: Upper bound of the padded length of a batch on any one side: rows times longest. An example
+            that alone is longer gets a batch of its own.
+        seed: Seed of the noise and of the order of batches.
+        noise: Largest random addition to a length when examples are sorted. Up to 1, it only orders examples
+            of equal length; more mixes lengths and costs padding.
+        is_by_count: If true, the budget is a number of examples: all batches but one have just as many.
+
+    Raises:
+        DataError: There are no examples, or the budget is not positive.
     """
 
-    def __init__(
-        self,
-        lengths: NDArray[np.integer],
-        budget: int,
-        seed: int,
-        *,
-        noise: float = 1.0,
-        is_by_count: bool = False,
-    ) -> None:
-        """Set up the batches of a corpus.
+    lengths: NDArray[np.integer]
+    budget: int
+    seed: int
+    noise: float = 1.0
+    is_by_count: bool = False
 
-        Args:
-            lengths: Length of each example on each side, [N, sides], or [N] for one side: positions, special
-                tokens included, or characters.
-            budget: Upper bound of the padded length of a batch on any one side: rows times longest. An
-                example that alone is longer gets a batch of its own.
-            seed: Seed of the noise and of the order of batches.
-            noise: Largest random addition to a length when examples are sorted. Up to 1, it only orders
-                examples of equal length; more mixes lengths and costs padding.
-            is_by_count: If true, the budget is a number of examples: all batches but one have just as many.
-
-        Raises:
-            DataError: There are no examples, or the budget is not positive.
-        """
+    def __post_init__(self) -> None:
         # Half the memory of the default type: there may be tens of millions of them.
-        lengths = np.asarray(lengths, dtype=np.int32)
-        self.lengths = lengths[:, None] if lengths.ndim == 1 else lengths
-        if self.lengths.shape[0] == 0:
+        lengths = np.asarray(self.lengths, dtype=np.int32)
+        if not len(lengths):
             raise DataError("no examples to make batches from")
-        if budget < 1:
-            raise DataError(f"the budget of a batch is {budget}; give a positive number")
-        self.budget = budget
-        self.seed = seed
-        self.noise = noise
-        self.is_by_count = is_by_count
+        if self.budget < 1:
+            raise DataError(f"the budget of a batch is {self.budget}; give a positive number")
+        self.lengths = lengths[:, None] if lengths.ndim == 1 else lengths
 
     def epoch(self, index: int) -> list[IntArray]:
         """Return the example ids of every batch of an epoch (counted from 0), in training order."""
@@ -173,7 +166,7 @@ class LengthBatches:
     def _divide(self, keys: NDArray[np.integer] | NDArray[np.float64]) -> list[IntArray]:
         longest = self.lengths.max(axis=1)
         needed = len(longest) if self.is_by_count else longest.sum() / _FILL
-        batches: list[IntArray] = []
+        batches = []
         # A stack instead of recursion; it takes the shorter half first, so the order is fixed.
         num_parts = max(1, math.ceil(needed / self.budget))
         waiting = [(np.arange(len(longest)), num_parts)]

@@ -104,7 +104,7 @@ def corpora_in(data: Any, path: str = "data") -> Iterator[tuple[str, CorpusConfi
 
 def data_problems(data: BaseModel) -> list[str]:
     """List what is wrong with all corpora in ``data`` of a system's config, each with its path."""
-    problems: list[str] = []
+    problems = []
     for path, corpus in corpora_in(data):
         try:
             check_corpus(corpus)

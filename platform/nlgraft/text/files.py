@@ -406,12 +406,12 @@ def _decode(
 ) -> str:
     content = raw.removesuffix(b"\n").removesuffix(b"\r") if raw.endswith(b"\n") else raw
     try:
-        return content.decode("utf-8")
+        return content.decode()
     except UnicodeDecodeError as error:
         # The limit in bytes may fall inside a character; only there is an incomplete one no error.
         is_split_char = error.reason == "unexpected end of data" and start + len(raw) < end
         if is_split_char:
-            return content[: error.start].decode("utf-8")
+            return content[: error.start].decode()
         bad = content[error.start : error.end].hex(" ")
         is_utf16 = start == 0 and content.startswith(_UTF16_BOMS)
         convert = f"iconv -f {'UTF-16' if is_utf16 else 'LATIN1'} -t UTF-8"

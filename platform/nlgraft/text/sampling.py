@@ -58,7 +58,7 @@ class _Sampler:
 
         Neighbouring unknown characters are one UNK, as in SentencePiece.
         """
-        ids: list[int] = []
+        ids = []
         # split by a group, every second part is a symbol
         for index, part in enumerate(self._symbols.split(normalized) if self._symbols else [normalized]):
             if index % 2:
@@ -104,7 +104,7 @@ class UnigramSampler(_Sampler):
             if len(self._known) >= _MAX_WORDS:
                 self._known.clear()
             ends = self._known[word] = self._ends(word)
-        ids: list[int] = []
+        ids = []
         end = len(word)
         while end:
             bounds, pieces = ends[end]

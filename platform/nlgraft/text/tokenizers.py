@@ -296,16 +296,12 @@ class SentencePiece(Tokenizer):
 
     def _sampler(self, alpha: float) -> UnigramSampler | BpeSampler:
         if alpha not in self._samplers:
-            is_text = [
-                not (self._model.is_control(i) or self._model.is_unknown(i) or self._model.is_unused(i))
-                and not self._model.is_byte(i)
-                for i in range(self.vocab_size)
-            ]
-            ids = {piece: i for i, piece in enumerate(self.pieces) if is_text[i]}
             proto = parse_sentencepiece(self._model.serialized_model_proto())
-            symbols = tuple(piece.piece for piece in proto.pieces if piece.type == piece.USER_DEFINED)
-            byte_ids = tuple(i for i in range(self.vocab_size) if self._model.is_byte(i))
-            scores = {i: self._model.get_score(i) for i in ids.values()}
+            pieces = [*enumerate(proto.pieces)]
+            symbols = tuple(piece.piece for _, piece in pieces if piece.type == piece.USER_DEFINED)
+            ids = {piece.piece: i for i, piece in pieces if piece.type in (piece.NORMAL, piece.USER_DEFINED)}
+            byte_ids = tuple(i for i, piece in pieces if piece.type == piece.BYTE)
+            scores = {i: proto.pieces[i].score for i in ids.values()}
             table = PieceTable(ids, scores, UNK, symbols, byte_ids)
             trainer = proto.trainer_spec
             is_bpe = trainer.model_type == trainer.BPE
@@ -606,16 +602,14 @@ def _cut_lines(
     encoded: Sequence[tuple[list[int], list[int], list[int]]], max_tokens: int | None
 ) -> EncodedLines:
     """Cut lines of ids, word numbers and sizes of words behind the last word that fits."""
-    kept = [
-        len(ids) if max_tokens is None or len(ids) <= max_tokens else _cut_at_word(numbers, max_tokens)
-        for ids, numbers, _ in encoded
-    ]
-    return EncodedLines(
-        Ragged.of(line[0][:count] for line, count in zip(encoded, kept, strict=True)),
-        Ragged.of(line[1][:count] for line, count in zip(encoded, kept, strict=True)),
-        Ragged.of(line[2] for line in encoded),
-        sum(count < len(line[0]) for line, count in zip(encoded, kept, strict=True)),
-    )
+    lines, num_cut = [], 0
+    for ids, numbers, sizes in encoded:
+        if max_tokens is not None and len(ids) > max_tokens:
+            count = _cut_at_word(numbers, max_tokens)
+            ids, numbers, num_cut = ids[:count], numbers[:count], num_cut + 1
+        lines.append((ids, numbers, sizes))
+    ids, words, word_sizes = (Ragged.of(line[column] for line in lines) for column in range(3))
+    return EncodedLines(ids, words, word_sizes, num_cut)
 
 
 class WordSampler:

@@ -18,7 +18,7 @@ class ServedModel(PythonModel):
     def load_context(self, context: PythonModelContext) -> None:
         """Load the predictor from the artifact directory."""
         directory = Path(context.artifacts["trained"])
-        module, _, function = json.loads((directory / "predictor.json").read_text(encoding="utf-8"))[
+        module, _, function = json.loads((directory / "predictor.json").read_text("utf-8"))[
             "predictor"
         ].partition(":")
         self._predict = getattr(importlib.import_module(module), function)(directory)

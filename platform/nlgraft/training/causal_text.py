@@ -74,38 +74,33 @@ def windows(sequences: Ragged, max_tokens: int) -> tuple[Ragged, IntArray]:
     return sequences.parts(starts, ends - starts), owner
 
 
+@dataclass(eq=False)
 class LineBatches:
     """Batches of whole lines in a new order in every epoch.
 
     The lines of a batch depend on their sizes, the budget, the seed and the epoch. Where sizes are those of
     the text, e.g. in characters, all vocabularies read the same lines at the same step.
+
+    Attributes:
+        sizes: Size of each line, [N].
+        budget: Size of a batch: a line belongs to the batch in which it begins.
+        seed: Seed of the order.
     """
 
-    def __init__(
-        self,
-        sizes: IntArray,
-        budget: int,
-        seed: int,
-    ) -> None:
-        """Set up the batches.
-
-        Args:
-            sizes: Size of each line, [N].
-            budget: Size of a batch: a line belongs to the batch in which it begins.
-            seed: Seed of the order.
-        """
-        self._sizes, self._budget, self._seed = sizes, budget, seed
+    sizes: IntArray
+    budget: int
+    seed: int
 
     def batches(self, index: int) -> list[IntArray]:
         """List the lines of each batch of an epoch."""
-        order = np.random.default_rng([self._seed, index]).permutation(len(self._sizes))
-        sizes = self._sizes[order]
-        batch_of = (np.cumsum(sizes) - sizes) // self._budget
+        order = np.random.default_rng([self.seed, index]).permutation(len(self.sizes))
+        sizes = self.sizes[order]
+        batch_of = (np.cumsum(sizes) - sizes) // self.budget
         return np.split(order, np.flatnonzero(np.diff(batch_of)) + 1)
 
     def times_read(self, num_batches: int) -> IntArray:
         """Count how often each line was read in a number of batches from the start, [N]."""
-        times = np.zeros(len(self._sizes), dtype=np.int64)
+        times = np.zeros(len(self.sizes), dtype=np.int64)
         index = 0
         while num_batches > 0:
             taken = self.batches(index)[:num_batches]
@@ -115,31 +110,21 @@ class LineBatches:
         return times
 
 
+@dataclass(eq=False)
 class PackedText(LineBatches):
-    """Training text: batches of whole lines, packed into windows."""
+    """Training text: batches of whole lines, packed into windows.
 
-    def __init__(
-        self,
-        lines: Ragged,
-        sizes: IntArray,
-        ends: LineEnds,
-        *,
-        budget: int,
-        max_tokens: int,
-        seed: int,
-    ) -> None:
-        """Set up the text.
+    Attributes:
+        lines: Bare ids of each line.
+        ends: Special tokens around a line.
+        max_tokens: Predicted tokens of a window at most.
+    """
 
-        Args:
-            lines: Bare ids of each line.
-            sizes: Size of each line, [N].
-            ends: Special tokens around a line.
-            budget: Size of a batch: a line belongs to the batch in which it begins.
-            max_tokens: Predicted tokens of a window at most.
-            seed: Seed of the order.
-        """
-        super().__init__(sizes, budget, seed)
-        self._lines, self._ends, self._max_tokens = lines, ends, max_tokens
+    lines: Ragged
+    ends: LineEnds
+    max_tokens: int
+
+    def __post_init__(self) -> None:
         # Batches of one epoch are asked for in turn, so one packing is kept.
         self._packed = lru_cache(maxsize=1)(self._pack)
 
@@ -152,23 +137,20 @@ class PackedText(LineBatches):
         """Pack some windows of one batch, [B, T + 1], on the CPU."""
         batches, firsts = self._packed(epoch)
         number = int(np.searchsorted(firsts, rows[0], side="right")) - 1
-        text = self._around(take(self._lines, batches[number]))
-        stream = Ragged(text.values, text.offsets[[0, -1]])
-        if self._ends.begin == self._ends.end:
-            stream = surround(stream, (self._ends.begin,), ())
-        return pack(windows(stream, self._max_tokens)[0], rows - firsts[number])
-
-    def _around(self, lines: Ragged) -> Ragged:
+        begin, end = (self.ends.begin,), (self.ends.end,)
         # A token that is both ends stands between two lines once.
-        begin, end = self._ends.begin, self._ends.end
-        return surround(lines, () if begin == end else (begin,), (end,))
+        text = surround(take(self.lines, batches[number]), () if begin == end else begin, end)
+        stream = Ragged(text.values, text.offsets[[0, -1]])
+        if begin == end:
+            stream = surround(stream, begin, ())
+        return pack(windows(stream, self.max_tokens)[0], rows - firsts[number])
 
     def _pack(self, index: int) -> tuple[list[IntArray], IntArray]:
         """Return the lines of each batch, and the number of its first window; last the number of them all."""
-        batches, lengths = self.batches(index), self._lines.lengths
-        is_one = self._ends.begin == self._ends.end
+        batches, lengths = self.batches(index), self.lines.lengths
+        is_one = self.ends.begin == self.ends.end
         sizes = [int(lengths[rows].sum()) + len(rows) * (2 - is_one) + is_one for rows in batches]
-        counts = [-(-(size - 1) // self._max_tokens) for size in sizes]
+        counts = [-(-(size - 1) // self.max_tokens) for size in sizes]
         return batches, np.cumsum([0, *counts])
 
 
@@ -197,20 +179,11 @@ class Prompted:
         return PromptedTokens(pack(self.sequences, rows), torch.from_numpy(self.num_read[rows]))
 
 
+@dataclass(eq=False)
 class PromptedText(LineBatches):
     """Training text of prompts and targets: every pair is a sequence by itself."""
 
-    def __init__(
-        self,
-        pairs: Prompted,
-        sizes: IntArray,
-        *,
-        budget: int,
-        seed: int,
-    ) -> None:
-        """Set up the text; sizes, budget and seed as in ``LineBatches``."""
-        super().__init__(sizes, budget, seed)
-        self._pairs = pairs
+    pairs: Prompted
 
     def epoch(self, index: int) -> list[IntArray]:
         """List the pairs of each batch of an epoch."""
@@ -218,7 +191,7 @@ class PromptedText(LineBatches):
 
     def batch(self, rows: IntArray, epoch: int) -> PromptedTokens:
         """Pack some pairs, on the CPU."""
-        return self._pairs.pack(rows)
+        return self.pairs.pack(rows)
 
 
 def token_counts(lines: Ragged, times: IntArray, size: int) -> IntArray:

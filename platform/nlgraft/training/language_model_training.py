@@ -97,7 +97,7 @@ def write_language_model(model: LanguageModel, directory: Path) -> None:
     """Write a language model and its configuration into an artifact."""
     save_model(model, directory)
     text = model.config.model_dump_json(indent=1)
-    (directory / DESCRIPTION_FILE).write_text(text + "\n", encoding="utf-8")
+    (directory / DESCRIPTION_FILE).write_text(text + "\n", "utf-8")
 
 
 def read_language_model(directory: Path, config: LanguageModelConfig | None = None) -> LanguageModel:
@@ -114,7 +114,7 @@ def read_language_model(directory: Path, config: LanguageModelConfig | None = No
     """
     path = directory / DESCRIPTION_FILE
     try:
-        written = _CONFIG.validate_json(path.read_text(encoding="utf-8"))
+        written = _CONFIG.validate_json(path.read_text("utf-8"))
     except (OSError, ValidationError) as error:
         raise StoreError(f"{path}: no language model ({error}): run its pretraining stage again") from error
     if config is None:

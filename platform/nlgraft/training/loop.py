@@ -128,7 +128,7 @@ def train(
     merge_adapters(training.model)
     if loop.workers.is_first:
         text = json.dumps(outcome.curves, allow_nan=False)
-        (context.directory / CURVES_FILE).write_text(text + "\n", encoding="utf-8")
+        (context.directory / CURVES_FILE).write_text(text + "\n", "utf-8")
         save(training.model, context.directory)
     return outcome
 
@@ -271,7 +271,7 @@ class _Loop:
     def _next_batches(self) -> list[tuple[int, Rows]]:
         """Take the global batches of one step, each with its epoch."""
         progress = self.state.progress
-        taken: list[tuple[int, Rows]] = []
+        taken = []
         while len(taken) < self.config.accumulation:
             if self._epoch is None or self._epoch[0] != progress.epoch:
                 self._epoch = (progress.epoch, self.data.epoch(progress.epoch))
@@ -410,7 +410,7 @@ def match_names(
     Raises:
         ContractError: A pattern matches nothing.
     """
-    matched: set[str] = set()
+    matched = set()
     for pattern in patterns:
         matching = {name for name in names if re.search(pattern, name)}
         if not matching:

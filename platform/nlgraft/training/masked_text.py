@@ -110,6 +110,7 @@ class MaskedLine:
         return [NOT_PREDICTED, *inner, NOT_PREDICTED]
 
 
+@dataclass(eq=False)
 class Masker:
     """Masks tokens of the lines of one vocabulary.
 
@@ -117,40 +118,28 @@ class Masker:
     its number of units; for words this is the same in every vocabulary.
 
     Attributes:
-        tokens: Tokens of each line.
-        ids: Special and normal tokens.
+        text: The split, with its words if words are masked.
+        ids: Special and normal tokens of its vocabulary.
+        masking: Unit and rates of masking.
         seed: Of the choice.
+        is_in_turns: If true, every epoch chooses among the units that earlier ones have not, until none
+            is left; else each chooses anew.
+        tokens: Tokens of each line.
         has_words: True if whole words are masked.
         word_sizes: Characters of each word; only if words are masked.
     """
 
-    def __init__(
-        self,
-        text: Encoded,
-        ids: MaskingIds,
-        masking: MaskingConfig,
-        seed: int,
-        *,
-        is_in_turns: bool = False,
-    ) -> None:
-        """Set up the masks of a split.
+    text: Encoded
+    ids: MaskingIds
+    masking: MaskingConfig
+    seed: int
+    is_in_turns: bool = False
 
-        Args:
-            text: The split, with its words if words are masked.
-            ids: Special and normal tokens of its vocabulary.
-            masking: Unit and rates of masking.
-            seed: Of the choice.
-            is_in_turns: If true, every epoch chooses among the units that earlier ones have not, until none
-                is left; else each chooses anew.
-        """
-        self.tokens = text.stream(TEXT)
-        self.ids = ids
-        self.seed = seed
-        self._masking = masking
-        self._is_in_turns = is_in_turns
-        self.has_words = masking.unit == "word"
+    def __post_init__(self) -> None:
+        self.tokens = self.text.stream(TEXT)
+        self.has_words = self.masking.unit == "word"
         if self.has_words:
-            self._words, self.word_sizes = text.stream(WORDS), text.stream(WORD_SIZES)
+            self._words, self.word_sizes = self.text.stream(WORDS), self.text.stream(WORD_SIZES)
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -162,8 +151,8 @@ class Masker:
     def chosen(self, row: int, epoch: int) -> NDArray[np.bool_]:
         """Choose units of a line, truncated words included: bool [units]."""
         num_units = len(self.word_sizes[row] if self.has_words else self.tokens[row])
-        rate = self._masking.rate
-        if self._is_in_turns:
+        rate = self.masking.rate
+        if self.is_in_turns:
             # The same order in every round, of which each round takes the next units.
             return choose(num_units, rate, generator_for(self.seed, "scored words", row), epoch)
         return choose(num_units, rate, generator_for(self.seed, "words", epoch, row))
@@ -178,7 +167,7 @@ class Masker:
         # Drawn for every token, so that a token's fate does not depend on which others are predicted.
         draws = generator.random(len(tokens))
         others = self.ids.normal[generator.integers(0, len(self.ids.normal), len(tokens))]
-        masked, replaced = self._masking.masked, self._masking.replaced
+        masked, replaced = self.masking.masked, self.masking.replaced
         is_masked = is_predicted & (draws < masked)
         is_replaced = is_predicted & ~is_masked & (draws < masked + replaced)
         inputs = np.where(is_masked, self.ids.mask, np.where(is_replaced, others, tokens))
@@ -303,7 +292,7 @@ def mask_spans(
     num_kept = len(ids) - sum(spans)
     places = set(generator.choice(num_kept + len(spans), size=len(spans), replace=False).tolist())
     rest, lengths = iter(ids), iter(spans)
-    masked: list[int] = []
+    masked = []
     for place in range(num_kept + len(spans)):
         if place in places:
             for _ in range(next(lengths)):

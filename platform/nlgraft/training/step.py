@@ -168,10 +168,11 @@ class Training:
     learned: LearnedParameters = ALL_LEARNED
 
 
+@dataclass
 class Stepper:
     """Takes optimiser steps.
 
-    Args:
+    Attributes:
         module: Objective and model, wrapped for the group of workers.
         training: Batches and settings.
         optimizer: That of ``make_optimizer``.
@@ -180,20 +181,13 @@ class Stepper:
         rows_first: Rows that are trained alone in the first steps; None: everything from the start.
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        training: Training,
-        optimizer: torch.optim.Optimizer,
-        workers: Workers,
-        seed: int,
-        rows_first: RowsFirst | None,
-    ) -> None:
-        self.optimizer, self.workers = optimizer, workers
-        self._data, self._config, self._seed = training.data, training.config, seed
-        self._module = module
-        self._loss_names: list[str] | None = None
-        self._rows_first = rows_first
+    module: nn.Module
+    training: Training
+    optimizer: torch.optim.Optimizer
+    workers: Workers
+    seed: int
+    rows_first: RowsFirst | None
+    _loss_names: Sequence[str] = ()
 
     def take(self, step: int, batches: Sequence[tuple[int, Rows]]) -> StepSums:
         """Add up the gradients of a step's batches, divide by their tokens, clip, update.
@@ -211,24 +205,24 @@ class Stepper:
         for number, (epoch, rows) in enumerate(batches):
             # Dropout depends on the step alone, so a resumed training draws the same; ranks draw different
             # masks.
-            set_seed(derive_seed(self._seed, "step", step, number, self.workers.rank), self.workers.device)
+            set_seed(derive_seed(self.seed, "step", step, number, self.workers.rank), self.workers.device)
             loss = self._add_gradient(rows, epoch, is_last=number == len(batches) - 1)
             if loss is None:
                 continue
             my_tokens += loss.num_tokens
             for name, value in {"loss": loss.loss_sum, **loss.terms}.items():
                 sums[name] = sums.get(name, 0.0) + value.detach().double()
-        if self._loss_names is None:
+        if not self._loss_names:
             # another worker may have no row of the first batch; the first worker always has one
             self._loss_names = self.workers.compute_on_first(lambda: list(sums))
-        alone = self._rows_first if self._rows_first and step <= self._rows_first.num_steps else None
+        alone = self.rows_first if self.rows_first and step <= self.rows_first.num_steps else None
         if alone is not None:
             # Before the norm is measured, in which the frozen rows must have no share.
             alone.mask_gradients(self.optimizer)
         seen = self._measure(my_tokens, [sums.get(name, 0.0) for name in self._loss_names], step)
         self._scale_gradient(seen)
         for group in self.optimizer.param_groups:
-            rate = self._config.learning_rate(step) * group["lr_multiplier"]
+            rate = self.training.config.learning_rate(step) * group["lr_multiplier"]
             # A checkpoint written before groups could be frozen at first has no such entry.
             group["lr"] = rate if step > group.get("frozen_steps", 0) else 0.0
         if alone is None:
@@ -245,13 +239,12 @@ class Stepper:
         step: int,
     ) -> StepSums:
         """Sum the step's counts and losses over the workers; all numbers leave the device at once."""
-        assert self._loss_names is not None
         device = self.workers.device
         mine = [
             torch.as_tensor(value, dtype=torch.float64, device=device) for value in (my_tokens, *my_losses)
         ]
         totals = self.workers.sum(torch.stack(mine))
-        if self._config.clip_norm is not None:
+        if self.training.config.clip_norm is not None:
             norm = whole(torch.nn.utils.get_total_norm(self._gradients()))
             totals = torch.cat([totals, norm.to(totals)[None]])
         tokens, *values = totals.tolist()
@@ -261,7 +254,7 @@ class Stepper:
         if not tokens:
             raise DataError(f"the batches of step {step} hold no token to train on")
         # DDP and FSDP divide the sum of the workers' gradients by their number
-        norm = values[-1] * self.workers.size / tokens if self._config.clip_norm is not None else None
+        norm = values[-1] * self.workers.size / tokens if self.training.config.clip_norm is not None else None
         if norm is not None and not math.isfinite(norm):
             raise TrainingDiverged(f"the gradient's norm is {norm} at step {step}")
         return StepSums(int(tokens), losses, norm)
@@ -277,9 +270,9 @@ class Stepper:
         mine = rows[self.workers.rank :: self.workers.size]
         has_rows = len(mine) > 0
         # All wait for a gradient from every worker: one without rows sends that of another's row times zero
-        batch = self._data.batch(mine if has_rows else rows[:1], epoch).to(self.workers.device)
-        is_bf16 = self._config.precision == "bf16"
-        module = self._module
+        batch = self.training.data.batch(mine if has_rows else rows[:1], epoch).to(self.workers.device)
+        is_bf16 = self.training.config.precision == "bf16"
+        module = self.module
         is_unsynchronised = isinstance(module, DistributedDataParallel) and not is_last
         with module.no_sync() if is_unsynchronised else nullcontext():  # type: ignore[operator]
             with torch.autocast(self.workers.device.type, dtype=torch.bfloat16, enabled=is_bf16):
@@ -294,9 +287,9 @@ class Stepper:
     def _scale_gradient(self, seen: StepSums) -> None:
         """Turn summed gradients into the gradient of the mean over all tokens, and clip it."""
         scale = self.workers.size / seen.tokens
-        if self._config.clip_norm is not None and seen.gradient_norm is not None:
+        if self.training.config.clip_norm is not None and seen.gradient_norm is not None:
             # The constant is that of torch's clip_grad_norm_.
-            scale *= min(1.0, self._config.clip_norm / (seen.gradient_norm + 1e-6))
+            scale *= min(1.0, self.training.config.clip_norm / (seen.gradient_norm + 1e-6))
         # One kernel for all gradients instead of one each.
         torch._foreach_mul_(self._gradients(), scale)  # pyright: ignore[reportPrivateImportUsage]
 
@@ -307,6 +300,7 @@ class Stepper:
 Value = TypeVar("Value")
 
 
+@dataclass(frozen=True)
 class Workers:
     """The worker group of a training.
 
@@ -321,20 +315,16 @@ class Workers:
         ContractError: There are several workers but no process group.
     """
 
-    def __init__(
-        self,
-        rank: int,
-        size: int,
-        device: torch.device,
-    ) -> None:
-        if size > 1 and not (dist.is_available() and dist.is_initialized()):
+    rank: int
+    size: int
+    device: torch.device
+
+    def __post_init__(self) -> None:
+        if self.size > 1 and not (dist.is_available() and dist.is_initialized()):
             raise ContractError(
-                f"{size} workers but no torch process group; start one before training "
+                f"{self.size} workers but no torch process group; start one before training "
                 "(Ray's TorchTrainer does) or use one worker"
             )
-        self.rank = rank
-        self.size = size
-        self.device = device
 
     @property
     def is_first(self) -> bool:

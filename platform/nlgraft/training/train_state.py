@@ -198,7 +198,7 @@ class TrainState:
         for number, snapshot in enumerate(self.snapshots):
             save_weights(snapshot, directory / f"snapshot-{number}.safetensors")
         text = json.dumps(asdict(self.progress), allow_nan=False)
-        (directory / "progress.json").write_text(text + "\n", encoding="utf-8")
+        (directory / "progress.json").write_text(text + "\n", "utf-8")
 
     def read(self, directory: Path, moments: Mapping[str, Tensor]) -> Weights:
         """Restore the state from a directory of ``write``.
@@ -214,7 +214,7 @@ class TrainState:
             StoreError: The checkpoint belongs to another model or cannot be read.
         """
         try:
-            saved = json.loads((directory / "progress.json").read_text(encoding="utf-8"))
+            saved = json.loads((directory / "progress.json").read_text("utf-8"))
             self.progress = Progress(**{**saved, "window": Window(**saved["window"])})
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise StoreError(f"{directory}: no readable progress.json ({error})") from error

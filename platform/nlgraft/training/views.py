@@ -384,14 +384,10 @@ class Seq2SeqData:
         return self._current
 
     def _make_epoch(self, index: int) -> _Epoch:
-        streams = {
-            **self._encoded.streams,
-            **{
-                name: stream.epoch(index, derive_seed(self._seed, name))
-                for name, stream in self._drawn.items()
-            },
+        drawn = {
+            name: stream.epoch(index, derive_seed(self._seed, name)) for name, stream in self._drawn.items()
         }
-        encoded = Encoded(streams)
+        encoded = Encoded({**self._encoded.streams, **drawn})
         inputs, self.num_cut = prepare_inputs(encoded, self.view, self._states)
         target = self.view.target
         prepared, self.num_cut[target.stream] = prepare_side(encoded.stream(target.stream), target)

@@ -176,7 +176,7 @@ def average_weights(snapshots: Sequence[Mapping[str, Tensor]]) -> Weights:
     newest = snapshots[-1]
     if any(set(snapshot) != set(newest) for snapshot in snapshots):
         raise ContractError("the snapshots to average have different names")
-    averaged: Weights = {}
+    averaged = {}
     for name, tensor in newest.items():
         tensors = [snapshot[name] for snapshot in snapshots]
         if not tensor.is_floating_point() or all(torch.equal(tensor, other) for other in tensors):

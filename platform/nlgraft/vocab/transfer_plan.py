@@ -81,8 +81,7 @@ class TransferPlan:
         new_surfaces: New tokens likewise.
         is_real: Mask of the old rows that belong to text and count in means, bool, shape [V_old].
         noise: Distribution of NOISE rows.
-        dense_rows: Ids of DENSE rows, int64, shape [M].
-        dense: Their vectors, float32, shape [M, d]; None without DENSE rows.
+        dense: Vectors of the M DENSE rows, float32, shape [M, d]; None where there are none.
         method: Name of the method that made the plan.
         old_roles: Role -> old id of the special tokens, for the ids in a model's configuration.
         new_roles: Role -> new id.
@@ -95,7 +94,6 @@ class TransferPlan:
     new_surfaces: tuple[str, ...]
     is_real: NDArray[np.bool_]
     noise: Noise = field(default_factory=Noise)
-    dense_rows: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     dense: Array | None = None
     method: str = "plan"
     old_roles: Mapping[str, int] = field(default_factory=dict)
@@ -149,8 +147,8 @@ class TransferPlan:
             kinds = self.provenance[start : start + size]
             rows = self._sums(old, start, len(kinds))
             if self.dense is not None:
-                is_here = (self.dense_rows >= start) & (self.dense_rows < start + size)
-                rows[self.dense_rows[is_here] - start] = self.dense[is_here]
+                first, end = np.searchsorted(self.rows(Provenance.DENSE), [start, start + size])
+                rows[kinds == Provenance.DENSE] = self.dense[first:end]
             if gap is not None:
                 rows[kinds == Provenance.GAP] = gap
             if draw is not None:
@@ -237,7 +235,7 @@ class TransferPlan:
             "provenance": self.provenance,
             "reasons": np.array([index[reason] for reason in self.reasons], dtype=np.int32),
             "is_real": self.is_real,
-            "dense_rows": self.dense_rows,
+            "dense_rows": self.rows(Provenance.DENSE),
         }
         if self.dense is not None:
             tensors["dense"] = self.dense
@@ -286,7 +284,6 @@ class TransferPlan:
             new_surfaces=tuple(document["new"]),
             is_real=tensors["is_real"],
             noise=Noise(**document["noise"]),
-            dense_rows=tensors["dense_rows"],
             dense=tensors.get("dense"),
             method=document["method"],
             old_roles=document["old_roles"],

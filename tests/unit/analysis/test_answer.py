@@ -62,8 +62,7 @@ def test_values_that_cannot_be_compared_keep_nothing():
 
 
 def test_the_interval_of_a_gain_is_that_of_a_t_test():
-    gains = list(GOOD.values())
-    gain = Gain.of(list(GOOD), gains, alpha=0.1)
-    assert gain.interval == pytest.approx(tuple(ttest_1samp(gains, 0.0).confidence_interval(0.9)))
-    assert Gain.of([1], [0.3], alpha=0.1).interval is None
-    assert Gain.of([1, 2], [0.3, 0.5]).interval is None
+    expected = ttest_1samp(list(GOOD.values()), 0.0).confidence_interval(0.9)
+    assert Gain.of(GOOD, alpha=0.1).interval == pytest.approx(tuple(expected))
+    assert Gain.of({1: 0.3}, alpha=0.1).interval is None
+    assert Gain.of({1: 0.3, 2: 0.5}).interval is None

@@ -118,7 +118,7 @@ def test_granted_seeds_are_those_of_the_study(make_study, make_planned, store):
 
 def test_studies_with_one_baseline_keep_their_own_granted_seeds(make_planned, store):
     first, second = make_planned(arms=ARMS[:2]), make_planned(arms=ARMS[:3])
-    old_key = cell_key(first, cells(first)[0], {})
+    old_key = cell_key(first, cells(first)[0])
     store.records.write(LOOKS, f"{old_key}/granted", {"cell": 3})
     assert read_granted(first, store) == read_granted(second, store) == {"cell": 3}, "as 0.1.0 wrote it"
     record_granted(first, store, {"cell": 10})

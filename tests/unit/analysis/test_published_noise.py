@@ -114,7 +114,7 @@ def test_every_published_row_knows_the_cells_of_the_study_that_ships():
         if row.study not in configs:
             name, _, scale = row.study.partition("@")
             study = Study.from_yaml(files[name], [f"@{scale}"] if scale else [])
-            configs[row.study] = {cell_key(study, cell, {}) for cell in cells(study)}
+            configs[row.study] = {cell_key(study, cell) for cell in cells(study)}
         assert configs[row.study] == {*row.configs}
         assert row.metric in load_system(row.system).metrics
         assert row.variance > 0

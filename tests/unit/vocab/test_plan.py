@@ -36,7 +36,6 @@ def plan(noise=None, **changes):
         "new_surfaces": ("a", "ab", "x", "y", ""),
         "is_real": np.array([True, True, False]),
         "noise": noise or Noise(center="mean", spread="none"),
-        "dense_rows": np.array([3]),
         "dense": np.array([[7.0, 8.0]], dtype=np.float32),
         "method": "example",
     }

@@ -80,7 +80,7 @@ def load_cell(
 
 def load_manifests(trials: Iterable[TrialResult], store: ArtifactStore) -> dict[str, Manifest]:
     """Read the manifests of all stages of some trials, by fingerprint; lost or damaged ones are left out."""
-    manifests: dict[str, Manifest] = {}
+    manifests = {}
     stages = {stage["fingerprint"] for trial in trials for stage in trial.stages}
     for fingerprint in sorted(stages):
         try:
@@ -163,13 +163,14 @@ class _TrialFiles:
 
     def segments(self, system: System, record: TrialRecord) -> dict[str, Array]:
         """Read the statistics of the declared metrics."""
-        segments: dict[str, Array] = {}
+        segments = {}
         splits = sorted({name.partition("/")[0] for name, metric in system.metrics.items() if metric.split})
         for stage, split in itertools.product(self.stages, splits):
             data = self.read(stage, f"segments-{split}.safetensors")
             for name, rows in load(data).items() if data else ():
                 metric = f"{split}/{name}"
-                if metric in system.metrics and metric not in segments and _agree(name, rows, record, metric):
+                value = record.metrics.get(metric, math.nan)
+                if metric in system.metrics and metric not in segments and _agree(name, rows, value):
                     segments[metric] = by_document(rows.astype(np.float64), self.stream(split, "document"))
         return segments
 
@@ -177,8 +178,8 @@ class _TrialFiles:
         """Read hypotheses and references."""
         for stage in self.stages:
             files = [self.read(stage, f"{side}-{split}.txt") for side in ("hypotheses", "references")]
-            hypotheses, references = (None if data is None else parse_lines(data) for data in files)
-            if hypotheses and references and len(hypotheses) == len(references):
+            hypotheses, references = (parse_lines(data or b"") for data in files)
+            if hypotheses and len(hypotheses) == len(references):
                 return hypotheses, references
         return None
 
@@ -192,14 +193,8 @@ class _TrialFiles:
         return None if data is None else parse_lines(data)
 
 
-def _agree(
-    name: str,
-    rows: Array,
-    record: TrialRecord,
-    metric: str,
-) -> bool:
+def _agree(name: str, rows: Array, value: float) -> bool:
     """True if statistics reproduce the score on record; otherwise they belong to another text or version."""
-    value = record.metrics.get(metric, math.nan)
     try:
         recomputed = float(aggregate(name, rows.astype(np.float64).sum(axis=0)))
     except DataError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -57,15 +58,12 @@ def read_provenance(trials: Sequence[TrialResult], store: ArtifactStore) -> Prov
     used = [stage["fingerprint"] for record in records.values() for stage in record.stages]
     computed_s = sum(manifest.duration_s for manifest in manifests.values())
     needed_s = sum(manifests[stage].duration_s for stage in used if stage in manifests)
-    versions: dict[str, set[str]] = {}
-    for manifest in manifests.values():
-        for package, version in manifest.versions.items():
-            versions.setdefault(package, set()).add(version)
+    versions = grouped(item for manifest in manifests.values() for item in manifest.versions.items())
     gits = [manifest.git for manifest in manifests.values() if manifest.git]
     commits = {git["commit"][:12] + ("+" if git.get("is_dirty") else "") for git in gits}
     return Provenance(
         hosts=tuple(sorted({manifest.host for manifest in manifests.values() if manifest.host})),
-        versions={package: tuple(sorted(numbers)) for package, numbers in sorted(versions.items())},
+        versions={package: tuple(sorted({*numbers})) for package, numbers in sorted(versions.items())},
         commits=tuple(sorted(commits)),
         num_stages=len(used),
         num_distinct=len(set(used)),
@@ -78,7 +76,7 @@ def read_provenance(trials: Sequence[TrialResult], store: ArtifactStore) -> Prov
 
 def crowded_stages(manifests: Iterable[Manifest]) -> set[str]:
     """Find the stages during which another one ran on the same machine."""
-    crowded: set[str] = set()
+    crowded = set()
     by_host = grouped((manifest.host, manifest) for manifest in manifests)
     for stages in by_host.values():
         running: list[Manifest] = []
@@ -130,11 +128,11 @@ def cost_of(trials: Sequence[TrialResult], store: ArtifactStore | None) -> Cost:
     """
     manifests = {} if store is None else load_manifests(trials, store)
     took = {fingerprint: manifest.duration_s for fingerprint, manifest in manifests.items()}
-    lost_s: dict[str, float] = {}
+    lost_s = defaultdict(float)
     for trial in {trial.fingerprint: trial for trial in trials}.values():
         for stage in trial.stages:
             if stage["decision"] in _LOST:
-                lost_s[stage["fingerprint"]] = lost_s.get(stage["fingerprint"], 0.0) + stage["duration_s"]
+                lost_s[stage["fingerprint"]] += stage["duration_s"]
     needed, searched = (_stages(trials, kind) for kind in ("replicate", "search"))
     fingerprints = {trial.fingerprint for trial in trials}
     records = {} if store is None else store.records.list("trials", TRIAL_RECORD)
@@ -158,7 +156,7 @@ def split_sizes(cells: Iterable[CellResult], store: ArtifactStore | None) -> dic
 
     Cells may read corpora of unlike sizes under one name: each further one is named ``corpus (arm=b)``.
     """
-    sizes_of: dict[str, dict[str, int]] = {}
+    sizes_of = {}
     if store is None:
         return sizes_of
     for cell in cells:

@@ -154,7 +154,7 @@ class Freezer:
             return self._corpus(data, path)
         if not isinstance(data, BaseModel | Mapping):
             return dict(flat({path: list(data) if isinstance(data, tuple) else data}))
-        settings: Settings = {}
+        settings = {}
         for name, part in dict(data).items():
             settings |= self._data(part, f"{path}.{name}")
         return settings
@@ -190,7 +190,7 @@ def flat(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def _stages(graph: StageGraph) -> dict[str, tuple[int, str]]:
     """Describe stages by name; several of one name are told apart by their place among them."""
-    descriptions: dict[str, tuple[int, str]] = {}
+    descriptions = {}
     for stage in graph.stages:
         twins = [name for name in descriptions if name.partition(" #")[0] == stage.name]
         name = f"{stage.name} #{len(twins) + 1}" if twins else stage.name

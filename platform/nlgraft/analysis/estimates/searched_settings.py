@@ -140,7 +140,7 @@ def searched_settings(result: Results, cell: CellResult) -> CellSettings | None:
             f"{left_out} trials that failed or were stopped early are left out, so values that make a "
             "training fail may look better than they are"
         )
-    if search.sampler.name in ("tpe", "gp"):
+    if not search.sampler.is_blind:
         caveats.append(
             f"{search.sampler.name} tried the values that looked good more often, so values are unevenly "
             "covered"
@@ -174,7 +174,7 @@ def _p_values(
     open_groups = {
         path: groups for path in space if (groups := _groups(path, space[path], tried)) is not None
     }
-    p_values: dict[str, float] = {}
+    p_values = {}
     least = 0.0
     while open_groups:
         shuffled = np.tile(rest, (1 + _NUM_SHUFFLES, 1))

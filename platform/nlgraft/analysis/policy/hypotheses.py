@@ -30,12 +30,12 @@ from nlgraft.analysis.estimates.comparison import Comparison
 from nlgraft.analysis.policy.rules import ALPHA, Rules, Test, answered, by_rules, exploratory, over_looks
 from nlgraft.basics.errors import DataError, nearest
 from nlgraft.basics.wording import count, name_some, timestamp
+from nlgraft.evaluation.overlap import mean_rows
 from nlgraft.evaluation.scores import evaluate_text
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.text.files import has_text, read_lines
 
 _MAX_CHARS = 100_000
-_SAMPLES = 1000
 _FAMILY = "compare"
 _FEW_ITEMS = 20
 """Below so many items resamples of them understate their noise."""
@@ -129,11 +129,10 @@ def compare_systems(
         raise DataError("\n".join(wrong))
     read, is_up = [], {}
     for name, seeds in lines.items():
-        measured: dict[str, dict[int, Measured]] = {metric: {} for metric in metrics}
+        measured = {metric: {} for metric in metrics}
         for seed, hypotheses in enumerate(seeds, 1):
             evaluation = evaluate_text(hypotheses, references, metrics)
-            for metric in metrics:
-                score = evaluation.scores[metric]
+            for metric, score in evaluation.scores.items():
                 is_up[metric] = score.direction == "maximize"
                 statistics = evaluation.statistics[metric]
                 measured[metric][seed] = Measured(score.value, statistics, score.signature)
@@ -169,7 +168,7 @@ def compare_measured(
     if len(systems) < 2:
         raise DataError(f"one system, {', '.join(system.name for system in systems)}: give at least two")
     base, *others = systems
-    by_first: dict[str, str] = {}
+    by_first = {}
     for system in others:
         alike = by_first.setdefault(system.digests[0], system.name)
         if alike != system.name:
@@ -192,7 +191,7 @@ def compare_measured(
     # The system with the fewest files sets the first look, which all pairs can then take.
     num_seeds = max(2, min(len(system.digests) for system in systems))
     own_plan = Plan(tuple(range(1, 4 * num_seeds + 1)), (num_seeds, 2 * num_seeds, 4 * num_seeds))
-    comparer = Comparer(samples=_SAMPLES, alpha=ALPHA, name_of=name_of)
+    comparer = Comparer(alpha=ALPHA, name_of=name_of)
     cases: dict[tuple[str, str], _Case] = {}
     for metric, system in product(is_up, others):
         cells = (system.digests[0], base.digests[0])
@@ -356,9 +355,9 @@ def compare_scores(
             trials = measured[system].setdefault(metric, {})
             if run := runs.get((system, seed)):
                 values = np.array([run[item].value for item in items])
-                rows = np.column_stack([values, np.ones(len(items))]) if any(items) else None
+                rows = mean_rows(values) if any(items) else None
                 trials[number] = Measured(float(values.mean()), rows)
-    digests: dict[str, list[str]] = {system: [] for system in systems}
+    digests = {system: [] for system in systems}
     for system, seed in sorted(main, key=lambda labels: seeds.index(labels[1])):
         run = main[system, seed]
         lines = [repr((item, score.value)) for item, score in sorted(run.items())]

@@ -14,7 +14,7 @@ for p-values that are independent, or that depend positively as those do that sh
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Literal
@@ -128,20 +128,16 @@ class Gain:
     interval: tuple[float, float] | None = None
 
     @classmethod
-    def of(
-        cls,
-        seeds: Sequence[int],
-        gains: Sequence[float],
-        alpha: float | None = None,
-    ) -> Gain:
+    def of(cls, by_seed: Mapping[int, float], alpha: float | None = None) -> Gain:
         """Average gains; with ``alpha``, with an interval that covers 1 - alpha."""
+        gains = tuple(by_seed.values())
         mean = float(np.mean(gains)) if gains else None
         interval = None
         if alpha is not None and mean is not None and len(gains) >= 2:
             t = stdtrit(len(gains) - 1, 1 - alpha / 2)
             half = float(t * np.std(gains, ddof=1) / math.sqrt(len(gains)))
             interval = (mean - half, mean + half)
-        return cls(tuple(seeds), tuple(gains), mean, interval)
+        return cls(tuple(by_seed), gains, mean, interval)
 
 
 @dataclass(frozen=True)
@@ -184,7 +180,7 @@ def judge(
     """
     gains = list(pairs.gains.values())
     prior = NoisePrior(entered.prior_df, entered.prior_variance) if entered.prior_df else None
-    verdict = partial(Judgement, gain=Gain.of(list(pairs.gains), gains), p=p_of_gain(gains, prior))
+    verdict = partial(Judgement, gain=Gain.of(pairs.gains), p=p_of_gain(gains, prior))
     failed_now = tuple(failure for failure in pairs.failed if failure not in lost_before)
     if pairs.why_not:
         return verdict("DISCARD", pairs.why_not)
@@ -208,7 +204,7 @@ def judge(
 
 def gain_of(step: Step | None, alpha: float | None = None) -> Gain | None:
     """Return the gain on the seeds of a step, see `Gain.of`."""
-    return None if step is None else Gain.of(step.seeds, step.gains, alpha)
+    return None if step is None else Gain.of(dict(zip(step.seeds, step.gains, strict=True)), alpha)
 
 
 def enter_seen(

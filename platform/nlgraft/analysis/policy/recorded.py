@@ -583,7 +583,7 @@ class RecordedResults(Results):
     @cached_property
     def _renewed(self) -> set[str]:
         """Digests of the cells whose settings were seen before, with other text or versions of stages."""
-        first: dict[str, str] = {}
+        first = {}
         for entry in self._lines_of(self.main_metric).past.entries.values():
             for cell, config in entry.configs.items():
                 first.setdefault(config, cell)
@@ -690,7 +690,7 @@ class RecordedResults(Results):
     @cached_property
     def _configs(self) -> dict[str, str]:
         """Digests of the cells' settings by label, with those of the search."""
-        configs = {cell.label: cell_key(self.study, cell.cell, {}) for cell in self.cells}
+        configs = {cell.label: cell_key(self.study, cell.cell) for cell in self.cells}
         if self.study.search is None:
             return configs
         search = self.study.search.model_dump(mode="json")

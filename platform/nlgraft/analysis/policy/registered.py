@@ -19,9 +19,9 @@ from nlgraft.analysis.data.registration import (
 from nlgraft.analysis.data.results import Results
 from nlgraft.basics.errors import DataError
 from nlgraft.basics.wording import count, grouped
-from nlgraft.pipeline.fingerprint import canonical_json
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import level_text
+from nlgraft.study.data.space import same
 
 NONE = "none"
 _SHOWN_CHARS = 100
@@ -296,7 +296,7 @@ def document_of(
 
 def _stages(registered: FrozenCell, now: FrozenCell) -> tuple[Settings, Settings]:
     """Return versions of stages and, where neither settings nor version differ, digests of what they read."""
-    is_edited = canonical_json(registered.settings) != canonical_json(now.settings)
+    is_edited = not same(registered.settings, now.settings)
     versions: tuple[Settings, Settings] = ({}, {})
     for cell, other, settings in zip((registered, now), (now, registered), versions, strict=True):
         for name, (version, digest) in cell.stages.items():
@@ -324,7 +324,7 @@ def _differences(
             yield Deviation(what, "registered", "left out of the study")
         elif isinstance(new, Mapping):
             yield Deviation(what, "not registered", "added")
-        elif canonical_json(old) != canonical_json(new):
+        elif not same(old, new):
             yield Deviation(what, _shown(old), _shown(new))
 
 

@@ -33,6 +33,7 @@ from nlgraft.analysis.data.ledger import (
 from nlgraft.analysis.estimates.comparison import Comparison
 from nlgraft.analysis.estimates.looks import look_levels, p_over_looks
 from nlgraft.analysis.estimates.resampling import Either, holm_either, open_as_one
+from nlgraft.basics.wording import grouped
 
 ALPHA = 0.05
 """Level that all declarations on a set of segments share, unless the first declares a higher one."""
@@ -282,14 +283,12 @@ class Rules:
 
     def declarable(self, entry: Entry) -> list[LedgerQuestion]:
         """List the questions of an entry that may be declared now: nothing of them has been seen."""
-        pairs: dict[str, set[tuple[str, ...]]] = {}
-        for question in entry.asked:
-            pairs.setdefault(question.metric, set()).add(tuple(sorted(question.cells)))
+        pairs = grouped(question.compared for question in entry.asked)
         return [
             question
             for question in entry.asked
             if question.family is not None and question.hypothesis not in self._declared
-            if not self.seen or self._is_unseen(question, pairs[question.metric])
+            if not self.seen or self._is_unseen(question, {*pairs[question.metric]})
         ]
 
     def _is_unseen(self, question: LedgerQuestion, pairs: set[tuple[str, ...]]) -> bool:

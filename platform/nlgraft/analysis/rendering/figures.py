@@ -283,7 +283,7 @@ def learning_curves(result: RecordedResults, style: Style = PAGE) -> list[Drawin
     """Draw the learning curves of all cells, at most six, dev curves of the last stage first."""
     trials = [trial for cell in result.cells for trial in cell.trials]
     names = {name for trial in trials for name in trial.curves if not f"/{name}".endswith(_NOT_DRAWN)}
-    drawings: list[Drawing] = []
+    drawings = []
     labels = [cell.label for cell in result.cells]
     ranks = {name: (name.count("/") > 1, "dev" not in name.split("/")[-2:-1], name) for name in names}
     for name in sorted(names, key=ranks.__getitem__):
@@ -392,15 +392,7 @@ def _draw_bands(
         else:
             axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
             if style.has_legend and not is_shared:  # nothing around it names the cells
-                handles, labels = axes.get_legend_handles_labels()
-                named = dict(zip(labels, handles, strict=True))
-                figure.legend(
-                    [*named.values()],
-                    [*named],
-                    loc="outside lower center",
-                    ncols=2,
-                    frameon=False,
-                )
+                figure.legend(loc="outside lower center", ncols=2, frameon=False)
         return Drawing(title, figure, style, caption)
 
 

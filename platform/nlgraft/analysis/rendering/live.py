@@ -10,7 +10,7 @@ from typing import Any
 from nlgraft.analysis.policy.recorded import RecordedResults
 from nlgraft.analysis.rendering.figures import NUM_SERIES, PAGE, Drawing, series_color
 from nlgraft.analysis.rendering.typesetting import template
-from nlgraft.basics.wording import duration, hours_of_budget
+from nlgraft.basics.wording import duration, grouped, hours_of_budget
 from nlgraft.pipeline.trial import is_dev_curve
 
 _MAX_PANELS = 4
@@ -54,13 +54,14 @@ def live_page(
 
 def _dev_curves(status: Mapping[str, Any], result: RecordedResults) -> Iterator[Drawing]:
     """Draw one line for each trial, of those that run as far as they are."""
-    by_name: dict[str, list[tuple[int, list[list[float]]]]] = {}
     index_of = {cell.cell.key: index for index, cell in enumerate(result.cells)}
     trials = [(cell.cell.key, trial.curves) for cell in result.cells for trial in cell.trials]
     trials += [(trial["cell"], trial.get("curves", {})) for trial in status["running"]]
-    for key, curves in trials:
-        for name in filter(is_dev_curve, curves):
-            by_name.setdefault(name, []).append((index_of[key], curves[name]))
+    by_name = grouped(
+        (name, (index_of[key], curves[name]))
+        for key, curves in trials
+        for name in filter(is_dev_curve, curves)
+    )
     for name in sorted(by_name, key=lambda name: (name.count("/"), name))[:_MAX_PANELS]:
         with PAGE.canvas(PAGE.panel) as (figure, axes):
             for index, points in by_name[name]:

@@ -189,7 +189,7 @@ def write_paper(result: RecordedResults, out: Path) -> list[Path]:
     texts = paper_texts(result, drawn)
     (out / "figures").mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
-        (out / name).write_text(text, encoding="utf-8")
+        (out / name).write_text(text, "utf-8")
     paths = [out / name for name in texts]
     for name, (_, drawing) in drawn.items():
         for suffix in (".pdf", ".svg"):

@@ -169,7 +169,7 @@ def write_report(
     beside: Sequence[RecordedResults] = (),
 ) -> list[Path]:
     """Write a report to files; arguments, files and errors as in `StudyResult.report`."""
-    texts: dict[str, str] = {}
+    texts = {}
     for kind in formats:
         text = render(result, kind, beside)
         texts[_FORMATS[kind][0]] = text
@@ -190,7 +190,7 @@ def write_report(
                 texts["examples.csv"] = _csv(pd.DataFrame(examples, dtype=object))
     out.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
-        (out / name).write_text(text, encoding="utf-8")
+        (out / name).write_text(text, "utf-8")
     return [out / name for name in texts]
 
 
@@ -294,7 +294,7 @@ def comparison_frame(result: RecordedResults) -> pd.DataFrame:
     import pandas as pd
 
     factors = list(result.baseline.cell.levels)
-    rows: list[list[Any]] = []
+    rows = []
     for cell, name in product(result.cells, result.metrics):
         compared = {} if cell is result.baseline else result.compare(cell.cell, metric=name).to_json()
         compared["ci_low"], compared["ci_high"] = compared.get("ci") or (None, None)

@@ -126,7 +126,7 @@ def numbers_of_seeds(result: RecordedResults) -> str:
 
 def signatures(result: RecordedResults) -> dict[str, list[str]]:
     """List by metric the signatures with which it was scored."""
-    signed: dict[str, list[str]] = {}
+    signed = {}
     for name in result.metrics:
         scores = [trial for cell in result.cells for trial in cell.measured(name).values()]
         if distinct := {trial.signature for trial in scores if trial.signature}:

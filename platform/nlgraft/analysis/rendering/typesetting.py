@@ -247,7 +247,7 @@ def slug(text: str) -> str:
 
 def unique_slugs(labels: Iterable[str]) -> dict[str, str]:
     """Reduce labels so that no two are alike."""
-    slugs: dict[str, str] = {}
+    slugs = {}
     for label in labels:
         short, taken = slug(label), set(slugs.values())
         suffixes = ["", *(f"-{index}" for index in range(2, len(slugs) + 2))]

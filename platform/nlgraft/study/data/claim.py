@@ -70,18 +70,16 @@ class Claim:
     @property
     def text(self) -> str:
         """The claim in one line."""
+        better, more = ("no worse", "no less") if self.margin else ("better", "more")
         if self.exceeds:
             first, second = self.exceeds
-            amount = "no less" if self.margin else "more"
-            text = f"{self.better} gains {amount} over {self.worse} than {first} over {second}"
+            gains = f"{self.better} gains {more} over {self.worse} than {first} over {second}"
+            text = f"{gains} on {self.metric}"
         elif self.worse_metric is not None:
-            other = f"{self.worse}'s {self.worse_metric}"
-            better = "no worse" if self.margin else "better"
-            text = f"{self.better}'s {self.metric} {better} than {other}"
-            return text + (f" by more than {self.margin:g}" if self.margin else "")
+            text = f"{self.better}'s {self.metric} {better} than {self.worse}'s {self.worse_metric}"
         else:
-            text = f"{self.better} {'no worse' if self.margin else 'better'} than {self.worse}"
-        return f"{text} on {self.metric}" + (f" by more than {self.margin:g}" if self.margin else "")
+            text = f"{self.better} {better} than {self.worse} on {self.metric}"
+        return f"{text} by more than {self.margin:g}" if self.margin else text
 
 
 def gain(values: Sequence[float]) -> float:

@@ -172,7 +172,7 @@ class Axes:
     @cached_property
     def _excluded(self) -> dict[tuple[str, ...], dict[str, list[int]]]:
         """Indices of the entries of ``exclude`` by the factors that they name, then by their levels' JSON."""
-        indices: dict[tuple[str, ...], dict[str, list[int]]] = {}
+        indices = {}
         for index, entry in enumerate(self.exclude):
             if entry and entry.keys() <= self.levels.keys():
                 names = tuple(sorted(entry))
@@ -272,22 +272,23 @@ def gain_cells(study: Study, design_cells: Sequence[Cell]) -> dict[str, list[tup
     """
     axes, over = axes_of(study), study.analysis.gains_over
     by_levels = {canonical_json(cell.levels): cell for cell in design_cells}
-    gains: dict[str, list[tuple[str, Cell, Cell]]] = {}
+    gains = {}
     for name, choices in axes.levels.items():
         for level in choices:
             if over is None or name == over or same(level, axes.baseline[name]):
                 continue
-            label = axes.departure(name, level)
+            pairs = []
             for context in axes.levels[over]:
                 reference = {**axes.baseline, over: context}
                 with_level = by_levels.get(canonical_json({**reference, name: level}))
                 without_level = by_levels.get(canonical_json(reference))
                 if with_level is not None and without_level is not None:
-                    pair = (level_text(context), with_level, without_level)
-                    gains.setdefault(label, []).append(pair)
-    # Checked last, since a pair may lack a cell that the design excludes.
-    # A gain at one level alone shows no trend.
-    return {label: pairs for label, pairs in gains.items() if len(pairs) > 1}
+                    pairs.append((level_text(context), with_level, without_level))
+            # Checked last, since a pair may lack a cell that the design excludes.
+            # A gain at one level alone shows no trend.
+            if len(pairs) > 1:
+                gains[axes.departure(name, level)] = pairs
+    return gains
 
 
 def idle_note(study: Study) -> str | None:
@@ -378,7 +379,7 @@ def name_cell(
         return named_levels
     levels = axes.canonical_levels(named_levels)
     for cell in design_cells:
-        if canonical_json(cell.levels) == canonical_json(levels):
+        if same(cell.levels, levels):
             return cell
     return f"{text!r} is not among the cells of this design. {nearest(text, list(by_label))}"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 _INDEX = re.compile(r"\[(\d+)\]")
@@ -20,10 +20,14 @@ def split(path: str) -> list[str]:
     Raises:
         ValueError: A part is empty.
     """
-    parts = _INDEX.sub(r".\1", path).split(".")
+    parts = _parts(path)
     if not all(parts):
         raise ValueError(f"{path!r} is no dotted path: a part of it is empty")
     return parts
+
+
+def _parts(path: str) -> list[str]:
+    return _INDEX.sub(r".\1", path).split(".")
 
 
 def join(parent: str, part: str | int) -> str:
@@ -38,9 +42,8 @@ def contains(outer: str, inner: str) -> bool:
     if not outer:
         return True
     # Part by part: `train.peak` does not lead to `train.peak_lr`.
-    outer_parts = _INDEX.sub(r".\1", outer).split(".")
-    inner_parts = _INDEX.sub(r".\1", inner).split(".")
-    return inner_parts[: len(outer_parts)] == outer_parts
+    outer_parts = _parts(outer)
+    return _parts(inner)[: len(outer_parts)] == outer_parts
 
 
 def overlap(first: str, second: str) -> bool:
@@ -55,6 +58,11 @@ def get(tree: Any, path: str) -> Any:
         key, parts = _longest_key(node, parts)
         node = _child(node, key)
     return node
+
+
+def get_all(tree: Any, wanted: Iterable[str]) -> dict[str, Any]:
+    """Return the values at those of some paths that have one."""
+    return {path: value for path in wanted if (value := get(tree, path)) is not MISSING}
 
 
 def put(
@@ -104,7 +112,7 @@ def expand(mapping: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: Two keys set the same path; the message names it.
     """
-    nested: dict[str, Any] = {}
+    nested = {}
     for key, value in mapping.items():
         try:
             parts = split(key)
@@ -154,12 +162,10 @@ def _longest_key(node: Any, parts: list[str]) -> tuple[str, list[str]]:
 
 
 def _child(node: Any, key: str) -> Any:
-    if isinstance(node, list):
-        if key.isdigit() and int(key) < len(node):
-            return node[int(key)]
-        return MISSING
     if isinstance(node, Mapping):
         return node.get(key, MISSING)
+    if isinstance(node, list) and key.isdigit() and int(key) < len(node):
+        return node[int(key)]
     return MISSING
 
 

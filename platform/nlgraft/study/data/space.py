@@ -202,7 +202,7 @@ def holds(when: Mapping[str, Any] | None, values: Mapping[str, Any]) -> bool:
 
 def full_condition(path: str, space: Mapping[str, Domain]) -> dict[str, Any]:
     """Collect the conditions for a path to be sampled: its own, and those of the paths that they name."""
-    conditions: dict[str, Any] = {}
+    conditions = {}
     queue = [path]
     while queue:
         domain = space.get(queue.pop())
@@ -245,15 +245,13 @@ def corner(
         end: 0 for the first value of each domain, -1 for the last.
         fixed: Values to choose instead, by path.
     """
-    params: dict[str, Any] = {}
+    params = {}
     fixed = fixed or {}
     # In sampling order, because a condition may name a value that is chosen here.
     for path in sampling_order(space):
         domain = space[path]
         outside = [other for other in domain.when or {} if other not in space]
-        looked_up = {other: paths.get(config, other) for other in outside}
-        config_values = {other: value for other, value in looked_up.items() if value is not paths.MISSING}
-        if holds(domain.when, config_values | params):
+        if holds(domain.when, paths.get_all(config, outside) | params):
             ends = list(domain.probes().values())
             params[path] = fixed.get(path, ends[end])
     return params

@@ -116,7 +116,7 @@ class System:
         They come from ``READ_WHEN`` of the config's class and of the parts on the way to the setting. Of each
         of these classes the longest path counts; where several have conditions, each of them must be met.
         """
-        combined: tuple[Condition, ...] = ()
+        combined = ()
         for declared in _declarations(self.config_type):
             matching = [name for name in declared if path == name or path.startswith(f"{name}.")]
             if not matching:

@@ -57,6 +57,7 @@ class TextSize(NamedTuple):
 
 Corpora = Mapping[str, Mapping[str, Mapping[str, TextSize]]]
 """Text by the fingerprint of a corpus, split and role."""
+_NO_TEXT: Corpora = {}
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def cost_of(
     stages: Iterable[tuple[Stage, int]],
     costs: Mapping[str, StageCost],
     resources: Resources,
-    corpora: Corpora | None = None,
+    corpora: Corpora = _NO_TEXT,
 ) -> Cost:
     """Add up the cost of stages, each given with its number.
 
@@ -92,29 +93,25 @@ def cost_of(
         resources: The shape of a trial, whose workers, as many as it may have, share a training.
         corpora: Text that was read.
     """
-    seconds = 0.0
-    num_bytes = 0.0
-    scaled: dict[str, None] = {}
-    estimated: dict[str, None] = {}
-    unknown: dict[str, None] = {}
+    seconds = num_bytes = 0.0
+    scaled, estimated, unknown = set(), set(), set()
     has_training = False
     for stage, number in stages:
-        measured = measured_cost(stage, costs, resources, _text_bytes(stage, corpora or {}))
+        measured = measured_cost(stage, costs, resources, _text_bytes(stage, corpora))
         seconds_and_bytes = measured or estimated_cost(stage, resources, corpora)
         if seconds_and_bytes is None:
-            unknown[stage.name] = None
+            unknown.add(stage.name)
             continue
         has_training |= stage.work is not None
         if measured is None:
-            estimated[stage.name] = None
+            estimated.add(stage.name)
         elif measured.is_scaled:
-            scaled[stage.name] = None
+            scaled.add(stage.name)
         seconds += number * seconds_and_bytes[0]
         num_bytes += number * seconds_and_bytes[1]
     names = [tuple(sorted(stages)) for stages in (scaled, estimated, unknown)]
     # Trainings dominate the cost: if they are known, the stages left out matter little.
-    is_known = has_training or not unknown
-    if is_known:
+    if has_training or not unknown:
         return Cost(seconds, num_bytes, *names)
     return Cost(None, None, *names)
 
@@ -203,26 +200,25 @@ def _text_bytes(
         if "corpus" in below.locations:
             if below.fingerprint not in corpora:
                 return None
-            splits = corpora[below.fingerprint]
             split = stage.config.get("split")
-            for name, by_role in splits.items():
+            for name, by_role in corpora[below.fingerprint].items():
                 if split in (None, name):
                     total += sum(by_role[role].num_bytes for role in by_role if not roles or role in roles)
     return total
 
 
 def estimated_cost(
-    stage: Stage, resources: Resources, corpora: Corpora | None = None
+    stage: Stage, resources: Resources, corpora: Corpora = _NO_TEXT
 ) -> tuple[float, float] | None:
     """Estimate seconds and bytes of a training, of stored states and of copied weights; else None."""
     if stage.keeps == "weights":
         return _START_S, _BYTES_PER_WEIGHT * _num_parameters(stage)
     if stage.keeps is not None:
-        return _states_cost(stage, resources, corpora or {})
+        return _states_cost(stage, resources, corpora)
     if stage.work is None:
         return None
     parameters = _num_parameters(stage)
-    steps, tokens = _steps_of_text(stage, stage.work, corpora or {})
+    steps, tokens = _steps_of_text(stage, stage.work, corpora)
     if not parameters or steps is None:
         return None
     work = replace(stage.work, num_steps=steps, num_parameters=parameters, tokens_per_step=tokens)

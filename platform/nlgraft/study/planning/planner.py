@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nlgraft.basics.errors import DataError
-from nlgraft.basics.wording import count, name_some
+from nlgraft.basics.wording import count, grouped, name_some
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import load_function
@@ -89,7 +89,7 @@ def plan(
     for trial in trials:
         stages.add(trial.graph)
     merged = idle_note(study)
-    notes: list[str] = [merged] if merged is not None else []
+    notes = [merged] if merged is not None else []
     notes += _looks_note(study, len(study_cells))
     num_search_trials = 0
     if study.search is not None:
@@ -157,17 +157,15 @@ def _search_graph(
 
 def _small_searches(study: Study, resolved: Sequence[ResolvedCell]) -> list[str]:
     """Warn of cells in which the searched values make fewer distinct trials than the budget."""
-    if study.search is None:
+    search = study.search
+    if search is None:
         return []
-    small: dict[int, list[str]] = {}
-    for resolved_cell in resolved:
-        most = _most_distinct(study, study.search, resolved_cell)
-        if most < study.search.trials:
-            small.setdefault(int(most), []).append(resolved_cell.cell.label)
+    labels_by_number = grouped((_most_distinct(study, search, cell), cell.cell.label) for cell in resolved)
     return [
-        f"search: {'; '.join(labels)}: at most {number} distinct of {study.search.trials} trials, since the "
+        f"search: {'; '.join(labels)}: at most {number:.0f} distinct of {search.trials} trials, since the "
         "searched values change little or nothing there; the budget is not that of the other cells"
-        for number, labels in small.items()
+        for number, labels in labels_by_number.items()
+        if number < search.trials
     ]
 
 
@@ -222,14 +220,13 @@ def _text_sizes(corpus: Corpus) -> dict[str, TextSize]:
 
 
 def _looks_note(study: Study, num_cells: int) -> list[str]:
-    planned = study.sequential
     looks = [look for look in study.looks if look <= len(study.seeds)]
-    if planned is None or len(looks) < 2:
+    if study.sequential is None or len(looks) < 2:
         return []
     *earlier, last = looks
     return [
         f"results are tested at {', '.join(map(str, earlier))} and {last} seeds; cells that are decided, or "
-        f"never will be, stop there: {num_cells * planned.looks[0]} to {num_cells * last} replicates; "
+        f"never will be, stop there: {num_cells * looks[0]} to {num_cells * last} replicates; "
         f"trials, stages, time and size are those of {last} seeds in every cell"
     ]
 
@@ -271,12 +268,9 @@ def check_data(graphs: Iterable[StageGraph], store: ArtifactStore | None = None)
     """
     stages = {stage.fingerprint: stage for graph in graphs for stage in graph.stages}
     done = store.finished(stages) if store is not None else set()
-    stages_by_check: dict[str, list[Stage]] = {}
-    for key, stage in stages.items():
-        if stage.check is not None and key not in done:
-            stages_by_check.setdefault(stage.check, []).append(stage)
+    checked = ((stage.check, stage) for key, stage in stages.items() if stage.check and key not in done)
     findings = Findings([*stages.values()])
-    for path, checked_stages in stages_by_check.items():
+    for path, checked_stages in grouped(checked).items():
         load_function(checked_stages[0], path)(checked_stages, findings)
     if findings.problems:
         raise DataError("\n".join(dict.fromkeys(findings.problems)))

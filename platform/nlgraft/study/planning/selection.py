@@ -164,13 +164,9 @@ _ANY_SEED = 0
 _GRANTED = TypeAdapter(dict[str, int])
 
 
-def cell_key(
-    study: Study,
-    cell: Cell,
-    params: Mapping[str, object],
-) -> str:
-    """Fingerprint of everything that determines the replicates of a cell, except their seeds."""
-    config = resolve_config(study, cell, params, has_absolute_paths=False)
+def cell_key(study: Study, cell: Cell) -> str:
+    """Fingerprint of everything that determines a cell's replicates without a search, except their seeds."""
+    config = resolve_config(study, cell, has_absolute_paths=False)
     return fingerprint({"system": study.system, "config": config.model_dump(mode="json")})
 
 
@@ -195,7 +191,7 @@ def record_granted(
 def read_granted(study: Study, store: ArtifactStore) -> dict[str, int]:
     """Read how many seeds the cells got at the last look; empty before the first."""
     # Version 0.1.0 wrote under the first cell's key, which studies with one baseline share.
-    for key in (study_key(study), cell_key(study, cells(study)[0], {})):
+    for key in (study_key(study), cell_key(study, cells(study)[0])):
         granted = store.records.read(LOOKS, f"{key}/granted", _GRANTED)
         if granted is not None:
             return granted

@@ -254,7 +254,7 @@ class _Builder:
         return value
 
     def _list(self, path: str, depth: int) -> list[Any]:
-        values: list[Any] = []
+        values = []
         while not isinstance(event := next(self._events), CollectionEndEvent):
             where = paths.join(path, len(values))
             self.document.lines.setdefault(where, _line(event))
@@ -262,7 +262,7 @@ class _Builder:
         return values
 
     def _mapping(self, path: str, depth: int) -> dict[str, Any]:
-        values: dict[str, Any] = {}
+        values = {}
         key_lines: dict[str, int] = {}
         while not isinstance(event := next(self._events), CollectionEndEvent):
             line = _line(event)
@@ -304,7 +304,7 @@ def _resolved(event: ScalarEvent) -> str | int | float | bool | None:
 
 def _is_unicode(text: str) -> bool:
     try:
-        text.encode("utf-8")
+        text.encode()
     except UnicodeEncodeError:
         return False
     return True

@@ -261,7 +261,7 @@ def read_draft(
 def _misspelt(faults: list[Fault]) -> dict[Parts, str]:
     """Find the required keys that unknown ones beside them nearly spell, by the place of the unknown one."""
     missing = [fault.parts for fault in faults if fault.is_missing]
-    required_keys: dict[Parts, str] = {}
+    required_keys = {}
     for fault in faults:
         if not fault.is_unknown_key:
             continue

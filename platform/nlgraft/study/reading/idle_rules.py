@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from nlgraft.basics.errors import NlgraftError, Problem
+from nlgraft.basics.wording import grouped
 from nlgraft.study.data import paths
 from nlgraft.study.data.design import Cell, axes_of, conditions_text, level_text
 from nlgraft.study.data.space import alternatives, corner, same
@@ -50,24 +51,21 @@ class _Twins:
     def problems(self) -> Iterator[Problem]:
         """Find factors that are declared idle and are not, then factors that are idle and not declared."""
         yield from self._wrong_declarations()
-        twins: dict[tuple[str, ...], list[tuple[Cell, Cell]]] = {}
-        for group in self._groups():
-            for index, cell in enumerate(group[1:], 1):
-                # Named after the twin that differs in the fewest factors: those are the ones without effect.
-                differences = [(self._differing(cell, other), other) for other in group[:index]]
-                names, twin = min(differences, key=lambda pair: len(pair[0]))
-                twins.setdefault(names, []).append((twin, cell))
-        for names, pairs in twins.items():
+        for names, pairs in grouped(self._twins()).items():
             is_component = names[-1] in self._axes.components
             place = f"components.{names[-1]}" if is_component else f"factors.{names[-1]}.levels"
             yield Problem(place, self._explain(names, pairs))
 
-    def _groups(self) -> list[list[Cell]]:
-        groups: dict[tuple[str, ...], list[Cell]] = {}
-        for cell in self._axes.cells():
-            if identity := self._identity(cell):
-                groups.setdefault(identity, []).append(cell)
-        return list(groups.values())
+    def _twins(self) -> Iterator[tuple[tuple[str, ...], tuple[Cell, Cell]]]:
+        """Yield cells that run the trials of an earlier one, after the factors in which both differ."""
+        cells = grouped((self._identity(cell), cell) for cell in self._axes.cells())
+        cells.pop((), None)
+        for group in cells.values():
+            for index, cell in enumerate(group[1:], 1):
+                # Named after the twin that differs in the fewest factors: those are the ones without effect.
+                differences = [(self._differing(cell, other), other) for other in group[:index]]
+                names, twin = min(differences, key=lambda pair: len(pair[0]))
+                yield names, (twin, cell)
 
     def _wrong_declarations(self) -> Iterator[Problem]:
         for index, idle in enumerate(self._study.design.idle):
@@ -75,9 +73,7 @@ class _Twins:
                 where = dict(zip(idle.when, idle_levels, strict=True))
                 levels = self._axes.levels[idle.factor]
                 cells = [self._axes.cell({**where, idle.factor: level}) for level in levels]
-                identities = {self._identity(cell) for cell in cells}
-                # Cells whose config is refused have the identity (): they differ from none.
-                if len(identities - {()}) > 1:
+                if self._are_apart(cells):
                     message = f"{idle.factor} has an effect where {conditions_text(where)}; remove the entry"
                     yield Problem(f"design.idle[{index}]", message)
 
@@ -141,21 +137,21 @@ class _Twins:
         """The levels of another factor without which the twins would differ."""
         # The factor is idle only under this level if another level of it sets the twins apart.
         for name, levels in self._axes.levels.items():
-            needed: list[Any] = []
+            needed = []
             for twin, cell in pairs if name not in names else ():
                 moved = [
                     [self._axes.cell({**same_cell.levels, name: level}) for same_cell in (twin, cell)]
                     for level in levels
                 ]
-                if any(self._are_apart(*map(self._identity, pair)) for pair in moved):
-                    needed += [cell.levels[name]] if cell.levels[name] not in needed else []
+                if any(map(self._are_apart, moved)) and cell.levels[name] not in needed:
+                    needed.append(cell.levels[name])
             if needed:
                 return {name: needed}
         return {}
 
-    @staticmethod
-    def _are_apart(first: tuple[str, ...], second: tuple[str, ...]) -> bool:
-        return bool(first and second and first != second)
+    def _are_apart(self, cells: Sequence[Cell]) -> bool:
+        # Cells whose config is refused have the identity (): they differ from none.
+        return len({self._identity(cell) for cell in cells} - {()}) > 1
 
     @staticmethod
     def _differing(first: Cell, second: Cell) -> tuple[str, ...]:

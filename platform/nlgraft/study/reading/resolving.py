@@ -29,10 +29,11 @@ _MAX_REPAIRS = 5
 _PATH = re.compile(r"([\w-]+(?:\.[\w-]+)+): ")
 
 
+@dataclass(frozen=True)
 class Resolver:
     """Resolves the cells of one study.
 
-    Args:
+    Attributes:
         system: The study's system.
         base: Nested values that all cells share.
         data: The ``data`` field.
@@ -40,19 +41,11 @@ class Resolver:
         directory: Start of relative paths to input files; None leaves them as written.
     """
 
-    def __init__(
-        self,
-        system: System,
-        base: Mapping[str, Any],
-        data: Mapping[str, Any],
-        skipped: Collection[str] = (),
-        directory: str | None = None,
-    ) -> None:
-        self._system = system
-        self._base = base
-        self._data = data
-        self._skipped = frozenset(skipped)
-        self._directory = directory
+    system: System
+    base: Mapping[str, Any]
+    data: Mapping[str, Any]
+    skipped: Collection[str] = ()
+    directory: str | None = None
 
     def resolve(self, cell: Cell, params: Mapping[str, Any]) -> tuple[BaseModel | None, list[Problem]]:
         """Build the config of a cell with searched values, or find its problems in the study file."""
@@ -61,19 +54,19 @@ class Resolver:
 
     def faults(self, cell: Cell, params: Mapping[str, Any]) -> tuple[BaseModel | None, list[Fault]]:
         """Build the config of a cell with searched values, or find its faults, with paths in the config."""
-        overrides = {path: value for path, value in cell.overrides.items() if path not in self._skipped}
-        params = {path: value for path, value in params.items() if path not in self._skipped}
+        overrides = {path: value for path, value in cell.overrides.items() if path not in self.skipped}
+        params = {path: value for path, value in params.items() if path not in self.skipped}
         try:
-            values = nested_config(self._base, self._data, overrides, params)
+            values = nested_config(self.base, self.data, overrides, params)
         except ValueError as error:
             return None, [Fault((), str(error))]
         all_faults: list[Fault] = []
         for _ in range(_MAX_REPAIRS):
             try:
-                config = self._system.validate(values, self._directory)
+                config = self.system.validate(values, self.directory)
                 return (None if all_faults else config), all_faults
             except ValidationError as error:
-                faults = faults_of(error, self._system.config_type, values)
+                faults = faults_of(error, self.system.config_type, values)
             placed: set[Parts] = {fault.parts for fault in all_faults}
             all_faults += [fault for fault in faults if fault.parts not in placed]
             unknown = [fault for fault in faults if fault.is_unknown_key]
@@ -83,8 +76,8 @@ class Resolver:
             for fault in unknown:
                 take_out(values, fault.parts)
         has_rules = any(not fault.parts for fault in all_faults)
-        context = {"directory": self._directory}
-        hidden = [] if has_rules else hidden_problems(self._system.config_type, values, context)
+        context = {"directory": self.directory}
+        hidden = [] if has_rules else hidden_problems(self.system.config_type, values, context)
         return None, [*all_faults, *(Fault((), problem) for problem in hidden)]
 
     def file_faults(self, cell: Cell, directory: str | None) -> list[Fault]:
@@ -95,10 +88,10 @@ class Resolver:
             directory: Start of relative paths.
         """
         try:
-            values = nested_config(self._base, self._data, cell.overrides, {})
+            values = nested_config(self.base, self.data, cell.overrides, {})
         except ValueError:  # a path that leads nowhere, which is told otherwise
             return []
-        problems = self._system.file_problems(values, directory)
+        problems = self.system.file_problems(values, directory)
         return [Fault(tuple(problem.path.split(".")), problem.message) for problem in problems]
 
     def place(
@@ -133,7 +126,7 @@ class Resolver:
             return Problem(f"base.{path}", fault.message)
         # The sentence of a rule may begin with the path of the part at fault.
         begin = _PATH.match(fault.message)
-        if begin is None or paths.get(self._base, begin[1]) is paths.MISSING:
+        if begin is None or paths.get(self.base, begin[1]) is paths.MISSING:
             return Problem("base", fault.message)
         return Problem(f"base.{begin[1]}", fault.message[begin.end() :])
 

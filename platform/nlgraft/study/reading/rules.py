@@ -458,7 +458,7 @@ class _CellChecker:
         unknown: set[str],
     ) -> None:
         self._study = draft.study
-        self._axes: Axes = axes_of(draft.study)
+        self._axes = axes_of(draft.study)
         self._resolver = Resolver(system, draft.study.base, draft.study.data, unknown)
         self._unknown = unknown
         self._design_cells = cells
@@ -482,7 +482,7 @@ class _CellChecker:
 
     def text_metrics(self) -> set[str]:
         """The metrics of text that some cell computes; none where no config tells, or one is refused."""
-        text_metrics: set[str] = set()
+        text_metrics = set()
         for cell in (self._axes.cell({}), *self._design_cells):
             config, _ = self._resolver.faults(cell, {})
             metrics = getattr(getattr(config, "score", None), "metrics", None)
@@ -574,12 +574,7 @@ class _CellChecker:
         if not outside:
             return hosts[0]
         for cell, config in zip(hosts, values, strict=True):
-            config_values = {}
-            for path in outside.keys() - self._unknown:
-                value = paths.get(config, path)
-                if value is not paths.MISSING:
-                    config_values[path] = value
-            if holds(outside, config_values):
+            if holds(outside, paths.get_all(config, outside.keys() - self._unknown)):
                 return cell
         return None
 

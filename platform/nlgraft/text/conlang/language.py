@@ -221,7 +221,7 @@ class Language:
         protos: list[str],
         rng: random.Random,
     ) -> list[str]:
-        stems: list[str] = []
+        stems = []
         for lexeme, proto in zip(lexicon.lexemes, protos, strict=True):
             if lexeme.derivation is not None:
                 stems.append("")
@@ -282,7 +282,7 @@ class Language:
         return self._words[f"{'who' if is_animate else 'what'} {queried}"]
 
     def _clause(self, clause: Clause, queried: Slot | None) -> list[str]:
-        words: list[str] = []
+        words = []
         for part in self.kind.order:
             if part == queried:
                 continue

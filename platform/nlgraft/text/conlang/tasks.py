@@ -6,6 +6,7 @@ import random
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import get_args
 
 from nlgraft.text.conlang.language import Family, Slot, family
 from nlgraft.text.conlang.lexicon import Clause, Domain, Entity, Lexicon, Sentence, Speaker, Tense
@@ -211,15 +212,9 @@ def _document_translation(scene: _Scene) -> Groups:
 def _question_generation(scene: _Scene) -> Groups:
     for meaning, passage in scene.sentences("first"):
         clause = scene.rng.choice(meaning.clauses)
-        parts: dict[Slot, Entity | None] = {
-            "subject": clause.subject,
-            "object": clause.object,
-            "place": clause.place,
-        }
-        named_parts: list[tuple[Slot, Entity]] = [(slot, part) for slot, part in parts.items() if part]
-        queried, answer = scene.rng.choice(named_parts)
+        queried = scene.rng.choice([slot for slot in get_args(Slot) if getattr(clause, slot)])
         question = scene.say("first", Sentence((clause,)), queried)
-        named = scene.people.languages["first"].name(answer)
+        named = scene.people.languages["first"].name(getattr(clause, queried))
         yield [{"source 0": passage, "source 1": named, "target": question}]
 
 

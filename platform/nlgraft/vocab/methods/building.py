@@ -18,6 +18,7 @@ from nlgraft.vocab.methods.interface import (
     Request,
     Rows,
     TokenVectors,
+    shares,
 )
 from nlgraft.vocab.methods.registry import find_method
 from nlgraft.vocab.tokenizers.vocabulary import SUBSTITUTE_ROLES, Kind, Tok, Vocabulary, role_of
@@ -103,7 +104,6 @@ class _Draft:
         self.reasons = ["drawn"] * len(new)
         self.missing: list[int] = []
         self.shared: list[tuple[int, int]] = []
-        self.dense_rows: list[int] = []
         self.dense: Array | None = None
 
     def put(
@@ -183,7 +183,6 @@ class _Draft:
         for index, (row, tok) in enumerate(zip(self.missing, request.tokens, strict=True)):
             # Methods mark tokens without a vector by NaN.
             if rows.dense is not None and np.isfinite(rows.dense[index]).all():
-                self.dense_rows.append(row)
                 self.put(row, Provenance.DENSE, {}, rows.reasons[index])
             elif rows.weights[index]:
                 self.put(row, Provenance.COMPOSED, rows.weights[index], rows.reasons[index])
@@ -192,19 +191,17 @@ class _Draft:
             else:
                 self.put(row, Provenance.NOISE, {}, rows.reasons[index])
         # Tokens whose dense vector is missing have fallen back, so the others are selected.
-        if self.dense_rows and rows.dense is not None:
-            is_taken = np.isin(self.missing, self.dense_rows)
-            self.dense = np.asarray(rows.dense[is_taken], dtype=np.float32)
+        is_dense = self.provenance[self.missing] == Provenance.DENSE
+        if rows.dense is not None and is_dense.any():
+            self.dense = np.asarray(rows.dense[is_dense], dtype=np.float32)
 
     def _fall_back(self, row: int, tok: Tok) -> None:
         if variants := self.old.boundary_variants(tok):
-            weights = {identity: 1 / len(variants) for identity in variants}
-            return self.put(row, Provenance.BOUNDARY, weights, "no similar token; same text, other boundary")
+            reason = "no similar token; same text, other boundary"
+            return self.put(row, Provenance.BOUNDARY, shares(variants), reason)
         if characters := self.old.characters(tok):
-            weights = dict.fromkeys(characters, 0.0)
-            for identity in characters:
-                weights[identity] += 1 / len(characters)
-            return self.put(row, Provenance.CHARACTERS, weights, "no similar token; its characters")
+            reason = "no similar token; its characters"
+            return self.put(row, Provenance.CHARACTERS, shares(characters), reason)
         return self.put(row, Provenance.NOISE, {}, "no similar token and no known character")
 
     def plan(self, noise: Noise, name: str) -> TransferPlan:
@@ -221,7 +218,6 @@ class _Draft:
             new_surfaces=self.new.surfaces,
             is_real=self.old.is_normal,
             noise=noise,
-            dense_rows=np.array(self.dense_rows, dtype=np.int64),
             dense=self.dense,
             method=name,
             old_roles=self.old.roles,

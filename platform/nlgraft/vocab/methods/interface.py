@@ -124,6 +124,14 @@ class Rows:
     dense: Array | None = None
 
 
+def shares(ids: Sequence[int]) -> dict[int, float]:
+    """Weigh old ids by how often they are given."""
+    weights = dict.fromkeys(ids, 0.0)
+    for identity in ids:
+        weights[identity] += 1 / len(ids)
+    return weights
+
+
 Producer = Callable[[Request], Rows]
 
 

@@ -6,14 +6,14 @@ ways to spell a token in old tokens those with the fewest count, of these those 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from nlgraft.vocab.methods.interface import Request, Rows
+from nlgraft.vocab.methods.interface import Request, Rows, shares
 from nlgraft.vocab.tokenizers.segmenters import marked_characters
 from nlgraft.vocab.tokenizers.vocabulary import Kind, Tok, Vocabulary
 
@@ -151,7 +151,7 @@ class Partitions:
         """Count how often each old token occurs in all chosen partitions together."""
         before, before_without = self._before
         behind, behind_without = self._behind
-        counts: dict[int, int] = {}
+        counts = {}
         for edge in self.edges:
             # Paths through this piece: ways to reach it times ways to go on.
             number = before[edge.start] * behind[edge.end]
@@ -205,8 +205,7 @@ def partitions_of(
 
 def vipi(request: Request, *, ties: TieRule = "longest") -> Rows:
     """Average the pieces of each chosen partition, and these averages over the partitions."""
-    weights: list[Mapping[int, float]] = []
-    reasons = []
+    weights, reasons = [], []
     for partitions in partitions_of(request.tokens, request.old, ties):
         if partitions is None:
             weights.append({})
@@ -239,19 +238,14 @@ def _drawn(
     draw: Callable[[Partitions, np.random.Generator], list[int]],
 ) -> Rows:
     """Average the tokens that are drawn for each new token, which has a random stream of its own."""
-    weights: list[dict[int, float]] = []
-    reasons = []
+    weights, reasons = [], []
     partitions_by_token = partitions_of(request.tokens, request.old, "longest")
     for row, partitions in zip(request.missing, partitions_by_token, strict=True):
-        weights.append({})
-        reasons.append(
-            "no partition into old tokens"
-            if partitions is None
-            else reason.format(f"{partitions.num_pieces} pieces")
-        )
         if partitions is None:
+            weights.append({})
+            reasons.append("no partition into old tokens")
             continue
         ids = draw(partitions, np.random.default_rng([request.choices.seed, row]))
-        for identity in ids:
-            weights[-1][identity] = weights[-1].get(identity, 0.0) + 1 / len(ids)
+        weights.append(shares(ids))
+        reasons.append(reason.format(f"{partitions.num_pieces} pieces"))
     return Rows(weights, reasons)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from nlgraft.basics.errors import DataError, nearest
-from nlgraft.vocab.methods.interface import Method, Request, Rows
+from nlgraft.vocab.methods.interface import Method, Request, Rows, shares
 from nlgraft.vocab.methods.neighbours import focus, omp, take_vectors, wechsel
 from nlgraft.vocab.methods.partitions import one_partition, shuffled, vipi
 from nlgraft.vocab.methods.reconstruction import reconstruct
@@ -45,7 +45,7 @@ def weighted_rows(similar: Sequence[Similar], weights: Sequence[Mapping[int, flo
 def average(request: Request) -> Rows:
     """Average the similar tokens (AVG-EG, Liu et al. 2021, eq. 1): every weight is 1/|S_m|."""
     similar = request.similar()
-    return weighted_rows(similar, [{i: 1 / len(members) for i, _ in members} for members in similar])
+    return weighted_rows(similar, [shares([i for i, _ in members]) for members in similar])
 
 
 def segmentation(request: Request, *, is_length_weighted: bool) -> Rows:

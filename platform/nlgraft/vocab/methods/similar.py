@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from itertools import islice
 
+from nlgraft.basics.wording import grouped
 from nlgraft.vocab.tokenizers.vocabulary import Kind, Tok, Vocabulary, are_compatible
 
 DEFAULT_CAP = 10
@@ -62,11 +63,12 @@ class SimilarTokens:
         tokens = [(i, tok) for i, tok in enumerate(old.tokens) if tok is not None]
         self._texts = {i: tok.core for i, tok in tokens if _is_query(tok)}
         # Ids by the short strings in their text: a longer text is contained in few of them.
-        self._holders: dict[bytes, list[int]] = {}
-        for identity, text in self._texts.items():
-            for length in GRAM_BYTES:
-                for gram in _grams(text, length):
-                    self._holders.setdefault(gram, []).append(identity)
+        self._holders = grouped(
+            (gram, identity)
+            for identity, text in self._texts.items()
+            for length in GRAM_BYTES
+            for gram in _grams(text, length)
+        )
 
     def of(self, tok: Tok) -> Similar:
         """Find S_m of a token in any vocabulary's canonical form."""
@@ -119,7 +121,7 @@ def hyperword_relation(tok: Tok, longer: Tok) -> Relation | None:
     size, limit = len(tok.core), len(longer.core)
     if not size or size >= limit:
         return None
-    best: Relation | None = None
+    best = None
     offset = longer.core.find(tok.core)
     while offset >= 0:
         if _is_boundary_compatible(tok, longer, offset):
@@ -132,19 +134,7 @@ def hyperword_relation(tok: Tok, longer: Tok) -> Relation | None:
 
 
 def _is_boundary_compatible(tok: Tok, longer: Tok, offset: int) -> bool:
-    is_first = offset == 0
-    is_last = offset + len(tok.core) == len(longer.core)
-    return _is_side_compatible(tok.starts_word, is_first, longer.starts_word) and _is_side_compatible(
-        tok.ends_word, is_last, longer.ends_word
-    )
-
-
-def _is_side_compatible(
-    is_boundary: bool | None,
-    is_at_edge: bool,
-    is_longer_boundary: bool | None,
-) -> bool:
-    """Check one side: inside the longer token is no word boundary, at its edge is the token's own."""
-    if not is_at_edge:
-        return is_boundary is not True
-    return are_compatible(is_boundary, is_longer_boundary)
+    # Inside the longer token is no word boundary, at its edges are the token's own.
+    starts = longer.starts_word if offset == 0 else False
+    ends = longer.ends_word if offset + len(tok.core) == len(longer.core) else False
+    return are_compatible(tok.starts_word, starts) and are_compatible(tok.ends_word, ends)

@@ -218,7 +218,7 @@ def _new_state(
 ) -> dict[str, Tensor]:
     """Make all tensors of the new model; names with the same change share one."""
     made: dict[Change, Tensor] = {}
-    state: dict[str, Tensor] = {}
+    state = {}
     for name, tensor in named_tensors(model):
         change = changes.tensors.get(name)
         if change is not None and change not in made:  # one for all names of a tied table, which stays tied
@@ -483,7 +483,7 @@ def _position_changes(
 ) -> dict[str, Change]:
     """Find position tables that count from the padding id (RoBERTa), and make room for the new one."""
     old_pad, new_pad = (getattr(each, "pad_token_id", None) for each in (model.config, config))
-    changes: dict[str, Change] = {}
+    changes = {}
     if old_pad is None or new_pad is None or old_pad == new_pad:
         return changes
     for name, module in model.named_modules():

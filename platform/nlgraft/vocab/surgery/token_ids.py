@@ -110,7 +110,7 @@ def successors(plan: TransferPlan) -> dict[int, int]:
 
     Where several new tokens took over one old token, the one in its own role counts, else the lowest.
     """
-    new_ids: dict[int, int] = {}
+    new_ids = {}
     rank: dict[int, tuple[bool, int]] = {}
     for row in plan.rows(Provenance.COPY, Provenance.SPECIAL).tolist():
         old = int(plan.matrix.indices[plan.matrix.indptr[row]])

@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nlgraft.basics.errors import DataError
+from nlgraft.text.files import chunks
 from nlgraft.vocab.tokenizers.vocabulary import Tok, Vocabulary
 
-CHUNK_LINES = 10_000
-"""Lines encoded at once, to bound memory."""
 Encoder = Callable[[Sequence[str]], list[list[int]]]
 """Ids of every line, without special tokens."""
 
@@ -103,8 +102,8 @@ def count_tokens(tokenizer: Any, lines: Sequence[str]) -> NDArray[np.int64]:
     """Count the occurrences of each id in a text, special tokens and padding left out."""
     largest = max(tokenizer.get_vocab().values())
     counts = np.zeros(largest + 1, dtype=np.int64)
-    for start in range(0, len(lines), CHUNK_LINES):
-        for ids in encode_batch(tokenizer, lines[start : start + CHUNK_LINES]):
+    for chunk in chunks(lines):
+        for ids in encode_batch(tokenizer, chunk):
             # Unlike counts[ids] += 1, this counts repeated ids.
             np.add.at(counts, ids, 1)
     return counts

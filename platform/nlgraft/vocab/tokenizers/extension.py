@@ -17,6 +17,7 @@ import tokenizers
 from nlgraft.basics.errors import DataError
 from nlgraft.text.files import read_json, write_json
 from nlgraft.vocab.tokenizers.loading import read_by_transformers
+from nlgraft.vocab.tokenizers.segmenters import UNKNOWN_PENALTY
 
 _MARKED_WORD = re.compile("\u2581*[^\u2581]+|\u2581+")
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
@@ -74,7 +75,7 @@ def _words(tokenizer: tokenizers.Tokenizer, lines: Sequence[str]) -> Counter[str
     Raises:
         DataError: Words are not separated.
     """
-    words: Counter[str] = Counter()
+    words = Counter()
     for line in lines:
         text = line if tokenizer.normalizer is None else tokenizer.normalizer.normalize_str(line)
         pre = tokenizer.pre_tokenizer
@@ -91,7 +92,7 @@ def _spelled(
     words: Mapping[str, int],
 ) -> Counter[tuple[str, ...]]:
     """Count the runs of tokens that spell words; tokens without text (unknown, single bytes) end a run."""
-    run_counts: Counter[tuple[str, ...]] = Counter()
+    run_counts = Counter()
     for word, count in words.items():
         tokens = [token.value for token in tokenizer.model.tokenize(word)]
         for is_text, run in groupby(tokens, lambda token: not _is_no_text(token, model)):
@@ -138,7 +139,7 @@ def continue_merges(
         for pair in pairwise(tokens):
             counts[pair] += times[index]
             places[pair].add(index)
-    made: list[Pair] = []
+    made = []
     # A copy: the caller's set stays as it is.
     taken = set(taken)
     # Every change of a count adds an entry; entries that are out of date are skipped.
@@ -169,7 +170,7 @@ def continue_merges(
 
 def _merged(tokens: Sequence[str], pair: Pair) -> list[str]:
     """Join every occurrence of a pair, from the left."""
-    merged: list[str] = []
+    merged = []
     index = 0
     while index < len(tokens):
         if tuple(tokens[index : index + 2]) == pair:
@@ -214,8 +215,6 @@ def extend_tokenizer(document: Mapping[str, Any], merges: Sequence[Pair]) -> dic
 
 MAX_PIECE_CHARACTERS, SEEDS_PER_PIECE, KEPT_SHARE = 16, 10, 0.75
 """SentencePiece's longest piece, its share of pieces that stay in a round; strings to begin with."""
-UNKNOWN_PENALTY = 10.0
-"""An unknown character scores this much below the lowest piece, as in SentencePiece."""
 NUM_COUNTS, MIN_EXPECTED = 2, 0.5
 """The trainer's estimates in a round, and the expected occurrences below which it drops a piece."""
 MARK = "\u2581"
@@ -269,7 +268,7 @@ def learn_pieces(
             new = {piece: math.log(counts[piece] / total) for piece in new if counts[piece] >= fewest}
         gains = _gains(counts, new, old)
         gaining = [piece for piece in new if gains[piece] > 0]
-        kept: list[str] = sorted(gaining, key=lambda piece: (-gains[piece], piece))
+        kept = sorted(gaining, key=lambda piece: (-gains[piece], piece))
         if len(kept) == len(new) <= num_pieces:
             return {piece: new[piece] for piece in kept}
         new = {piece: new[piece] for piece in kept[:size]}
@@ -355,10 +354,7 @@ def _gains(
     """Compute how much likelihood each new piece adds, over the best segmentation without it."""
     scores = old | new
     unknown = min(old.values()) - UNKNOWN_PENALTY
-    gains = {}
-    for piece, score in new.items():
-        gains[piece] = counts[piece] * (score - _best(piece, scores, unknown))
-    return gains
+    return {piece: counts[piece] * (score - _best(piece, scores, unknown)) for piece, score in new.items()}
 
 
 def _best(text: str, scores: Scores, unknown: float) -> float:
@@ -409,7 +405,7 @@ def append_tokens(
         vocab |= {entry["content"]: entry["id"] for entry in [*added, *made]}
     document["added_tokens"] = [*added, *made]
     file.write_text(json.dumps(document, ensure_ascii=False), "utf-8")
-    _name_tokens(directory, [entry["content"] for entry in made if entry["special"]], roles or {})
+    _name_tokens(directory, [entry["content"] for entry in made if entry["special"]], roles)
 
 
 def _name_tokens(

@@ -149,7 +149,7 @@ def read_lines(path: Path) -> list[str]:
     """
     try:
         # not splitlines, which also splits at U+2028 and the like: those are tokens of some vocabularies
-        lines = path.read_bytes().decode("utf-8").replace("\r\n", "\n").split("\n")
+        lines = path.read_bytes().decode().replace("\r\n", "\n").split("\n")
         return lines if lines[-1] else lines[:-1]
     except UnicodeDecodeError:
         raise DataError(
@@ -185,7 +185,7 @@ def read_tokens(path: Path) -> list[str]:
 
 def read_specials(directory: Path) -> dict[str, Any]:
     """Read the special tokens that a Hugging Face tokenizer names; empty without such a file."""
-    specials: dict[str, Any] = {}
+    specials = {}
     for name in SPECIAL_FILES:
         if (directory / name).is_file():
             specials |= read_json(directory / name)

@@ -7,6 +7,8 @@ piece continues a word or that the whole word may not be used. Within a word the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate, pairwise
 
 from nlgraft.vocab.tokenizers.vocabulary import Marking, Piece, Tok
@@ -15,39 +17,37 @@ Symbol = tuple[str, int]
 """A part of a token in its tokenizer's notation, and how many bytes of the core it spells."""
 Rank = Callable[[str, str], float | None]
 """When two neighbouring symbols are merged, the lowest first; None: never."""
+UNKNOWN_PENALTY = 10.0
+"""An unknown character scores this much below the lowest piece, as in SentencePiece."""
 
 
+@dataclass(frozen=True)
 class GreedySegmenter:
     """Longest match first, from the left (WordPiece, subword-nmt vocabularies).
 
     A word that cannot be spelled to its end has no pieces, as WordPiece makes it one unknown token. Source:
     Wu et al. (2016), section 4.1.
+
+    Attributes:
+        ids: Vocabulary entries, marks included.
+        marking: Notation of word boundaries.
+        is_isolated: True for characters that are words of their own anywhere (BERT: punctuation).
     """
 
-    def __init__(
-        self,
-        ids: Mapping[str, int],
-        marking: Marking,
-        is_isolated: Callable[[str], bool] = lambda character: False,
-    ) -> None:
-        """Take the vocabulary.
+    ids: Mapping[str, int]
+    marking: Marking
+    is_isolated: Callable[[str], bool] = lambda character: False
 
-        Args:
-            ids: Vocabulary entries, marks included.
-            marking: Notation of word boundaries.
-            is_isolated: True for characters that are words of their own anywhere (BERT: punctuation).
-        """
-        self._ids = ids
-        self._marking = marking
-        self._is_isolated = is_isolated
-        self._longest = max(map(len, ids), default=0)
+    @cached_property
+    def _longest(self) -> int:
+        return max(map(len, self.ids), default=0)
 
     def segment(self, tok: Tok, *, is_whole_allowed: bool = True) -> list[Piece]:
         """Segment ``tok``; see ``Segmenter.segment``."""
-        characters = self._marking.characters(tok.core)
+        characters = self.marking.characters(tok.core)
         if not characters:
             return []
-        pieces: list[Piece] = []
+        pieces = []
         position = offset = 0
         while position < len(characters):
             match = self._longest_match(tok, characters, position, is_whole_allowed)
@@ -66,11 +66,11 @@ class GreedySegmenter:
         start: int,
         is_whole_allowed: bool,
     ) -> tuple[int, int] | None:
-        marking, count = self._marking, len(characters)
+        marking, count = self.marking, len(characters)
         before = marking.continuation_prefix if start or tok.starts_word is False else ""
         if start == 0 and tok.starts_word:
             before = marking.start_prefix
-        is_alone = [self._is_isolated(character) for character, _ in characters]
+        is_alone = [self.is_isolated(character) for character, _ in characters]
         if is_alone[start] or (start and is_alone[start - 1]):
             before = marking.start_prefix
         reach = start + 1
@@ -82,60 +82,63 @@ class GreedySegmenter:
             is_last = end == count and tok.ends_word is not False
             behind = marking.end_suffix if is_last else marking.joiner_suffix
             text = "".join(character for character, _ in characters[start:end])
-            identity = self._ids.get(f"{before}{text}{behind}")
+            identity = self.ids.get(f"{before}{text}{behind}")
             if identity is not None:
                 return identity, end
         return None
 
 
+@dataclass(frozen=True)
 class UnigramSegmenter:
-    """The most probable segmentation by Viterbi (SentencePiece unigram). Source: Kudo (2018), section 3.2."""
+    """The most probable segmentation by Viterbi (SentencePiece unigram). Source: Kudo (2018), section 3.2.
 
-    UNKNOWN_PENALTY = 10.0
+    Attributes:
+        ids: Vocabulary entries, marks included.
+        scores: Logarithms of their probabilities.
+        marking: Notation of word boundaries.
+    """
 
-    def __init__(
-        self,
-        ids: Mapping[str, int],
-        scores: Mapping[str, float],
-        marking: Marking,
-    ) -> None:
-        self._ids = ids
-        self._scores = scores
-        self._marking = marking
-        self._longest = max(map(len, ids), default=0)
-        self._unknown_score = min(scores.values(), default=0.0) - self.UNKNOWN_PENALTY
+    ids: Mapping[str, int]
+    scores: Mapping[str, float]
+    marking: Marking
 
     def with_ids(self, ids: Mapping[str, int]) -> UnigramSegmenter:
         """Return a segmenter with the same scores and another numbering; pieces not in ``ids`` go unused."""
-        scores = {piece: score for piece, score in self._scores.items() if piece in ids}
-        return UnigramSegmenter(ids, scores, self._marking)
+        scores = {piece: score for piece, score in self.scores.items() if piece in ids}
+        return UnigramSegmenter(ids, scores, self.marking)
 
     def segment(self, tok: Tok, *, is_whole_allowed: bool = True) -> list[Piece]:
         """Segment ``tok``; see ``Segmenter.segment``."""
-        symbols = marked_characters(tok, self._marking)
+        symbols = marked_characters(tok, self.marking)
         if not symbols:
             return []
         text = "".join(character for character, _ in symbols)
         offsets = [*accumulate((num_bytes for _, num_bytes in symbols), initial=0)]
-        whole = len(tok.core)
         best = [0.0] + [float("-inf")] * len(text)
         came_from = [(0, -1)] * (len(text) + 1)
         for end in range(1, len(text) + 1):
             for start in range(max(0, end - self._longest), end):
                 piece = text[start:end]
-                score = self._scores.get(piece)
+                score = self.scores.get(piece)
                 if score is None and end - start > 1:
                     continue
-                if not is_whole_allowed and offsets[end] - offsets[start] == whole and score is not None:
+                is_whole = offsets[end] - offsets[start] == len(tok.core)
+                if is_whole and not is_whole_allowed and score is not None:
                     continue
                 # An unknown character costs more than any piece, so it is used only where nothing else fits.
                 total = best[start] + (self._unknown_score if score is None else score)
                 if total > best[end]:
                     best[end] = total
-                    came_from[end] = (start, -1 if score is None else self._ids[piece])
-        if best[-1] > float("-inf"):
-            return _walk_back(came_from, offsets)
-        return []
+                    came_from[end] = (start, -1 if score is None else self.ids[piece])
+        return _walk_back(came_from, offsets) if best[-1] > float("-inf") else []
+
+    @cached_property
+    def _longest(self) -> int:
+        return max(map(len, self.ids), default=0)
+
+    @cached_property
+    def _unknown_score(self) -> float:
+        return min(self.scores.values(), default=0.0) - UNKNOWN_PENALTY
 
 
 def _walk_back(came_from: list[tuple[int, int]], offsets: list[int]) -> list[Piece]:
@@ -149,47 +152,45 @@ def _walk_back(came_from: list[tuple[int, int]], offsets: list[int]) -> list[Pie
     return pieces[::-1]
 
 
+@dataclass(frozen=True)
 class BpeSegmenter:
     """Merges of neighbouring symbols, the earliest learned first (every kind of BPE).
 
     Source: Sennrich et al. (2016), Algorithm 1; SentencePiece ranks a merge by the score of its result.
+
+    Attributes:
+        ids: Vocabulary entries, marks included.
+        marking: Notation of word boundaries.
+        rank: Rank of each merge.
     """
 
-    def __init__(
-        self,
-        ids: Mapping[str, int],
-        marking: Marking,
-        rank: Rank,
-    ) -> None:
-        """Take the vocabulary entries, marks included, their notation, and the rank of each merge."""
-        self._ids = ids
-        self._marking = marking
-        self._rank = rank
+    ids: Mapping[str, int]
+    marking: Marking
+    rank: Rank
 
     def with_ids(self, ids: Mapping[str, int]) -> BpeSegmenter:
         """Return a segmenter with the same merges and another numbering; pieces not in ``ids`` vanish."""
-        return BpeSegmenter(ids, self._marking, self._rank)
+        return replace(self, ids=ids)
 
     def segment(self, tok: Tok, *, is_whole_allowed: bool = True) -> list[Piece]:
         """Segment ``tok``; see ``Segmenter.segment``."""
         symbols = self._initial(tok)
         longest = len(tok.core) if is_whole_allowed else len(tok.core) - 1
-        for _ in merges(symbols, self._rank, self._marking.continuation_prefix, longest):
+        for _ in merges(symbols, self.rank, self.marking.continuation_prefix, longest):
             pass
-        pieces: list[Piece] = []
+        pieces = []
         offset = 0
         for text, num_bytes in symbols:
-            identity = self._ids.get(text)
+            identity = self.ids.get(text)
             if identity is not None:
                 pieces.append(Piece(identity, offset, offset + num_bytes))
             offset += num_bytes
         return pieces
 
     def _initial(self, tok: Tok) -> list[tuple[str, int]]:
-        marking = self._marking
-        symbols = marked_characters(tok, marking)
-        if prefix := marking.continuation_prefix:
-            first = 1 if tok.starts_word is not False else 0
+        symbols = marked_characters(tok, self.marking)
+        if prefix := self.marking.continuation_prefix:
+            first = int(tok.starts_word is not False)
             symbols[first:] = [(prefix + text, size) for text, size in symbols[first:]]
         return symbols
 

@@ -152,7 +152,7 @@ def sentencepiece_json(path: str | Path) -> dict[str, Any]:
 
 
 def _normalizers(spec: Any) -> list[dict[str, Any]]:
-    steps: list[dict[str, Any]] = []
+    steps = []
     if spec.precompiled_charsmap:
         # The normalisation table in the form that the tokenizers library reads.
         table = base64.b64encode(spec.precompiled_charsmap).decode()

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nlgraft.basics.errors import DataError
+from nlgraft.basics.wording import grouped
 
 
 class Kind(StrEnum):
@@ -143,7 +144,7 @@ class Marking:
             alphabet = byte_alphabet()
             return [(alphabet[byte], 1) for byte in core]
         try:
-            text = core.decode("utf-8")
+            text = core.decode()
         except UnicodeDecodeError:
             return None
         space = self.start_prefix or (self.end_suffix if len(self.end_suffix) == 1 else "")
@@ -173,9 +174,8 @@ def split_tok(tok: Tok, cuts: list[int]) -> list[Tok]:
     Inner boundaries are marked only if the tokenizer marks that side at all: ``▁noth`` + ``ing``, ``noth`` +
     ``##ing``, ``noth@@`` + ``ing``.
     """
-    edges = [0, *cuts, len(tok.core)]
     pieces = []
-    for start, end in pairwise(edges):
+    for start, end in pairwise([0, *cuts, len(tok.core)]):
         starts_word = tok.starts_word if start == 0 or tok.starts_word is None else False
         ends_word = tok.ends_word if end == len(tok.core) or tok.ends_word is None else False
         pieces.append(Tok(tok.core[start:end], starts_word, ends_word, tok.kind))
@@ -195,7 +195,7 @@ def character_boundaries(core: bytes) -> list[int]:
     UTF-8.
     """
     try:
-        text = core.decode("utf-8")
+        text = core.decode()
     except UnicodeDecodeError:
         return []
     offsets, offset, previous = [], 0, ""
@@ -282,11 +282,11 @@ class Vocabulary:
 
     @cached_property
     def _by_core(self) -> dict[bytes, list[int]]:
-        index: dict[bytes, list[int]] = {}
-        for identity, tok in enumerate(self.tokens):
-            if tok is not None and tok.kind in (Kind.NORMAL, Kind.BYTE):
-                index.setdefault(tok.core, []).append(identity)
-        return index
+        return grouped(
+            (tok.core, identity)
+            for identity, tok in enumerate(self.tokens)
+            if tok is not None and tok.kind in (Kind.NORMAL, Kind.BYTE)
+        )
 
     @cached_property
     def ids_by_surface(self) -> dict[str, int]:
@@ -318,7 +318,7 @@ class Vocabulary:
         if tok.kind is not Kind.NORMAL:
             return tok
         try:
-            text = self.normalise(tok.core.decode("utf-8"))
+            text = self.normalise(tok.core.decode())
         except UnicodeDecodeError:
             return tok
         return replace(tok, core=text.encode()) if text else tok
@@ -329,23 +329,21 @@ class Vocabulary:
         ``tok`` is canonical and normalised. Of several candidates the one with most equal boundary marks is
         taken; a byte token matches a token of one byte when no normal token does.
         """
-        best: tuple[int, int, int] | None = None
-        for identity in self._by_core.get(tok.core, []):
-            candidate = self.tokens[identity]
-            assert candidate is not None
-            if not are_compatible(tok.starts_word, candidate.starts_word):
-                continue
-            if not are_compatible(tok.ends_word, candidate.ends_word):
-                continue
+
+        def rank(identity: int) -> tuple[int, int]:
+            candidate = self.token(identity)
             num_equal = (tok.starts_word == candidate.starts_word) + (tok.ends_word == candidate.ends_word)
-            rank = (
-                num_equal + (candidate.kind is tok.kind),
-                bool(candidate.starts_word) + bool(candidate.ends_word),
-                -identity,
-            )
-            if best is None or rank > best:
-                best = rank
-        return None if best is None else -best[2]
+            num_marked = bool(candidate.starts_word) + bool(candidate.ends_word)
+            return num_equal + (candidate.kind is tok.kind), num_marked
+
+        compatible = [
+            identity
+            for identity in self._by_core.get(tok.core, [])
+            if are_compatible(tok.starts_word, self.token(identity).starts_word)
+            and are_compatible(tok.ends_word, self.token(identity).ends_word)
+        ]
+        # The first of several maxima has the lowest id.
+        return max(compatible, key=rank, default=None)
 
     def boundary_variants(self, tok: Tok) -> list[int]:
         """List the ids of tokens with the same text but another form of word boundary, ascending."""
@@ -356,7 +354,7 @@ class Vocabulary:
 
         Characters without an entry are spelled in bytes or left out.
         """
-        ids: list[int] = []
+        ids = []
         spelled = self.marking.characters(tok.core) or [("", 1)] * len(tok.core)
         offset = 0
         for _, num_bytes in spelled:
