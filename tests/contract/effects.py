@@ -123,10 +123,10 @@ def effect(
     Returns:
         The first stage that differs, ``refused`` if no other value is accepted, or ``idle``.
     """
-    base = graph_of(system, config_of(system, values))
     outcome = "refused"
     for other in others:
         try:
+            base = graph_of(system, config_of(system, values))
             graph = graph_of(system, config_of(system, changed(values, path, other)))
         except (ValidationError, NlgraftError):
             continue
@@ -144,7 +144,8 @@ def effect(
 
 
 def leaves(model: BaseModel, parent: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Dotted path, annotation and value of every setting of a config."""
+    """Dotted path, annotation and JSON value of every setting of a config."""
+    written = model.model_dump(mode="json")  # some are left out at their defaults
     for name, info in type(model).model_fields.items():
         value = getattr(model, name)
         path = f"{parent}{name}"
@@ -153,12 +154,12 @@ def leaves(model: BaseModel, parent: str = "") -> Iterator[tuple[str, Any, Any]]
         if isinstance(value, BaseModel):
             yield from leaves(value, f"{path}.")
             if type(None) in get_args(info.annotation):
-                yield path, type(None), value
+                yield path, type(None), written.get(name, value)
         elif isinstance(value, Mapping) and any(isinstance(inner, BaseModel) for inner in value.values()):
             for key, inner in value.items():
                 yield from leaves(inner, f"{path}.{key}.")
         else:
-            yield path, info.annotation, value
+            yield path, info.annotation, written.get(name, value)
 
 
 def others_of(annotation: Any, value: Any) -> Iterator[Any]:

@@ -3,7 +3,8 @@
 import functools
 import importlib
 import json
-from collections.abc import Mapping
+import operator
+from collections import defaultdict
 from itertools import combinations
 from typing import Annotated
 
@@ -36,27 +37,28 @@ from tests.contract.transformers_loads import (
     assert_loads,
     assert_translates_alike,
 )
-from trainables.command.graph import SELECT
 
 MODULES = ("__init__.py", "config.py", "metrics.py", "graph.py", "README.md")
 """Files that every system has."""
 ARMS = [(path, arm) for path in SYSTEMS for arm in arms_of(path)]
+each_system = pytest.mark.parametrize("path", SYSTEMS)
+each_arm = pytest.mark.parametrize(
+    ("path", "arm"), ARMS, ids=[f"{path.split('.')[-1]}-{arm}" for path, arm in ARMS]
+)
 
 
-@pytest.mark.parametrize("path", SYSTEMS)
+@each_system
 def test_a_system_has_the_layout_that_all_have(path):
-    folder = ROOT / path.replace(".", "/")
-    assert [name for name in MODULES if not (folder / name).is_file()] == []
+    folder, described = ROOT / path.replace(".", "/"), (ROOT / "trainables/README.md").read_text("utf-8")
+    assert [name for name in MODULES if not (folder / name).is_file() or name not in described] == []
     module = importlib.import_module(path)
-    names = {*module.__all__} - {"file_problems", "keep_code"}  # of systems that run code of the study's own
+    names = {*module.__all__} - {"NO_MODEL", "file_problems", "keep_code"}
     assert sorted(names) == ["Config", "DESCRIPTION", "METRICS", "PAPER", "stage_graph"]
-    for name in ("config", "metrics", "graph"):
-        assert f"{name}.py" in (ROOT / "trainables" / "README.md").read_text("utf-8")
-    undescribed = [knob.path for knob in knobs_of(module.Config) if not knob.description]
-    assert [setting for setting in undescribed if not setting.endswith(".corpus")] == []
+    knobs = [knob for knob in knobs_of(module.Config) if not knob.path.endswith(".corpus")]
+    assert [knob.path for knob in knobs if not knob.description] == []
 
 
-@pytest.mark.parametrize("path", SYSTEMS)
+@each_system
 def test_a_system_has_toys(path):
     """Without them the tests of this file that take arms test nothing of it."""
     assert arms_of(path), (
@@ -76,7 +78,7 @@ def parts_of(config):
             yield from parts_of(type(field.default))
 
 
-@pytest.mark.parametrize("path", SYSTEMS)
+@each_system
 def test_one_setting_of_a_part_leaves_the_defaults_of_its_others(path):
     """A part may default to other values than its class: `fine_encoder: {norm: pre}` keeps its one layer."""
     for config, name, default in parts_of(load_system(path).config_type):
@@ -90,32 +92,18 @@ def test_one_setting_of_a_part_leaves_the_defaults_of_its_others(path):
 # --- further test sets ----------------------------------------------------------------------------------
 
 
-def in_files(value, directory, tested, path="data"):
-    """Constructed corpora as files with as many roles; that at ``tested`` has a further test set."""
-    if not isinstance(value, Mapping):
-        return value
-    if "corpus" not in value:
-        return {name: in_files(inner, directory, tested, f"{path}.{name}") for name, inner in value.items()}
+def in_files(corpus, directory, *, is_tested):
+    """A constructed corpus as files with as many roles; if it is tested, with a further test set."""
     files = {"sources": []}
-    for role in TypeAdapter(CorpusConfig).validate_python(value).roles:
+    for role in TypeAdapter(CorpusConfig).validate_python(corpus).roles:
         file = directory / f"{role.replace(' ', '-')}.txt"
         file.write_text("one\ntwo\n", "utf-8")
         if role.startswith("source"):
             files["sources"].append(str(file))
         else:
             files[role] = str(file)
-    further = {"further_tests": {"more": files}} if path == tested else {}
+    further = {"further_tests": {"more": files}} if is_tested else {}
     return {"corpus": "files", **dict.fromkeys(("train", "dev", "test"), files), **further}
-
-
-def corpora_in(value, path="data"):
-    if not isinstance(value, Mapping):
-        return []
-    if "corpus" in value:
-        return [path]
-    return [
-        corpus_path for name, inner in value.items() for corpus_path in corpora_in(inner, f"{path}.{name}")
-    ]
 
 
 DATA = {(path, json.dumps(arms_of(path)[arm]["data"])): arm for path, arm in ARMS}
@@ -125,10 +113,14 @@ DATA = {(path, json.dumps(arms_of(path)[arm]["data"])): arm for path, arm in ARM
 @pytest.mark.parametrize(("path", "arm"), [(path, arm) for (path, _), arm in DATA.items()])
 def test_further_test_sets_are_scored_or_refused(path, arm, tmp_path):
     system, values = load_system(path), arms_of(path)[arm]
-    for corpus in corpora_in(values["data"]):
-        data = in_files(values["data"], tmp_path, corpus)
+    corpora = [key.removesuffix(".corpus") for key, _ in paths.leaves(values) if key.endswith(".corpus")]
+    for tested in corpora:
+        study = values
+        for corpus in corpora:
+            files = in_files(paths.get(values, corpus), tmp_path, is_tested=corpus == tested)
+            study = changed(study, corpus, files)
         try:
-            graph = graph_of(system, config_of(system, {**values, "data": data}))
+            graph = graph_of(system, config_of(system, study))
         except ValidationError as refused:
             answer = str(refused)
         else:
@@ -194,27 +186,25 @@ def distinct_arms(system):
     return dict(arms[key] for key in sorted(arms, key=lambda key: -len(key[0])))
 
 
-@pytest.mark.parametrize("path", SYSTEMS)
+@each_system
 def test_a_knob_has_an_effect_or_is_refused_where_it_is_said_to_be_read(path):
     system = load_system(path)
     idle, wrong = [], []
-    effects = {}
+    effects = defaultdict(set)
     for arm, config in distinct_arms(system).items():
         values, whole = arms_of(path)[arm], config.model_dump(mode="json")
         fingerprint = graph_of(system, config).fingerprint
         unread = {}
-        for knob, annotation, value in leaves(config):
-            plain = paths.get(whole, knob)
-            plain = value if plain is paths.MISSING else plain  # it may be left out at its default
+        for knob, annotation, plain in leaves(config):
             others = [o for o in others_of(annotation, plain) if (type(o), o) != (type(plain), plain)]
             if not of_arm(system, values).is_read(knob, whole):
                 others = [other for other in others if is_accepted(system, changed(values, knob, other))]
-                effects.setdefault(knob, set()).add("idle" if others else "refused")
+                effects[knob].add("idle" if others else "refused")
                 for number, other in enumerate(others):
                     unread.setdefault(number, []).append((knob, other))
-            elif not knob.startswith(CHOSEN) or "changes" not in effects.get(knob, ()):
+            elif not knob.startswith(CHOSEN) or "changes" not in effects[knob]:
                 effect = effect_of(system, values, fingerprint, knob, others)
-                effects.setdefault(knob, set()).add(effect)
+                effects[knob].add(effect)
                 is_idle = effect == "idle" and not knob.startswith(CHOSEN)
                 idle += [f"{knob} has no effect in {arm}"] * is_idle
         against = set().union(
@@ -240,7 +230,7 @@ def written():
     return {}
 
 
-@pytest.mark.parametrize(("path", "arm"), ARMS, ids=[f"{path.split('.')[-1]}-{arm}" for path, arm in ARMS])
+@each_arm
 def test_an_arm_runs_and_declares_its_metrics(path, arm, store, written):
     values = arms_of(path)[arm]
     system = of_arm(load_system(path), values)
@@ -278,13 +268,14 @@ def answers_of(graph, store):
     return [labels[pair % len(labels)] for pair in pairs]
 
 
-@pytest.mark.parametrize(("path", "arm"), ARMS, ids=[f"{path.split('.')[-1]}-{arm}" for path, arm in ARMS])
+@each_arm
 def test_an_exported_arm_answers_as_its_trial_did(path, arm, store, tmp_path):
     """Sentence by sentence, from a directory that knows nothing of the store."""
-    graph = graph_of(load_system(path), config_of(load_system(path), arms_of(path)[arm]))
+    system = load_system(path)
+    graph = graph_of(system, config_of(system, arms_of(path)[arm]))
     if not store.has(graph.result):
         pytest.skip("the arm did not run here: select this file as a whole, with --dist loadfile")
-    if graph.result.run == SELECT.run:
+    if system.no_model:
         with pytest.raises(DataError, match="no model to take away"):
             write_directory(graph, store, tmp_path)
         return
@@ -310,7 +301,7 @@ def test_an_exported_arm_answers_as_its_trial_did(path, arm, store, tmp_path):
             assert_translates_alike(tmp_path, streams[model.columns[0]])
 
 
-@pytest.mark.parametrize("path", SYSTEMS)
+@each_system
 def test_every_declared_metric_is_written_by_some_arm(path, written):
     by_arm = written.get(path, {})
     if not by_arm or by_arm.keys() != arms_of(path).keys():
@@ -319,11 +310,11 @@ def test_every_declared_metric_is_written_by_some_arm(path, written):
     assert sorted(declared.difference(*by_arm.values())) == []
 
 
-@pytest.mark.parametrize("path", SYSTEMS)
+@each_system
 def test_what_a_mean_is_over_is_a_fixed_metric(path):
     metrics = load_system(path).metrics
-    counted = {name: metric.counted_by for name, metric in metrics.items() if metric.counted_by}
-    assert [name for name, by in counted.items() if not metrics[by].is_fixed] == []
+    counts = {metric.counted_by for metric in metrics.values()} - {""}
+    assert [name for name in counts if not metrics[name].is_fixed] == []
 
 
 # --- two systems, one name for one thing ------------------------------------------------------------------
@@ -332,19 +323,15 @@ def test_what_a_mean_is_over_is_a_fixed_metric(path):
 @pytest.mark.parametrize(("first_path", "second_path"), list(combinations(SYSTEMS, 2)))
 def test_two_systems_name_one_thing_alike(first_path, second_path):
     first, second = load_system(first_path), load_system(second_path)
+    meaning = operator.attrgetter("direction", "unit", "split")
     for name in set(first.metrics) & set(second.metrics):
-        metric, other_metric = first.metrics[name], second.metrics[name]
-        assert (metric.direction, metric.unit, metric.split) == (
-            other_metric.direction,
-            other_metric.unit,
-            other_metric.split,
-        ), name
+        assert meaning(first.metrics[name]) == meaning(second.metrics[name]), name
     fields = [
-        {name: info.annotation for name, info in system.config_type.model_fields.items()}
+        {name: str(info.annotation) for name, info in system.config_type.model_fields.items()}
         for system in (first, second)
     ]
-    for annotation in set(map(str, fields[0].values())) & set(map(str, fields[1].values())):
+    for annotation in {*fields[0].values()} & {*fields[1].values()}:
         if "nlgraft." not in annotation:  # a number or a switch can be anything
             continue
-        names = [{name for name, kind in types.items() if str(kind) == annotation} for types in fields]
+        names = [{name for name, kind in types.items() if kind == annotation} for types in fields]
         assert names[0] & names[1], f"{annotation} is called {names[0]} and {names[1]}"

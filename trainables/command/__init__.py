@@ -8,5 +8,15 @@ from trainables.command.metrics import METRICS
 
 DESCRIPTION = "Run any script: a command line whose settings and metrics the study declares"
 PAPER = "The script's own"
+NO_MODEL = "what a script keeps lies below artifacts/STAGE in the store, as kept.tar"
 
-__all__ = ["DESCRIPTION", "METRICS", "PAPER", "Config", "file_problems", "keep_code", "stage_graph"]
+__all__ = [
+    "DESCRIPTION",
+    "METRICS",
+    "NO_MODEL",
+    "PAPER",
+    "Config",
+    "file_problems",
+    "keep_code",
+    "stage_graph",
+]

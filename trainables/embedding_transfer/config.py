@@ -79,6 +79,7 @@ _PRETRAINED = _with(name for name in _METHODS if name not in UNTRAINED_METHODS)
 _WITH_UPSTREAM_TEXT = _with(name for name in _METHODS if name != "single_run")
 _TRANSLATED: Condition = {"masked_lm": (None,)}
 _PAIRS_PRETRAINED: Condition = {**_PRETRAINED, **_TRANSLATED}
+_SMOOTHING = ("label_smoothing", "smoothing_kind")
 READ_WHEN: ReadWhen = {
     "data.upstream": (_WITH_UPSTREAM_TEXT,),
     "tokenizers.upstream": (_WITH_UPSTREAM_TEXT,),
@@ -88,10 +89,8 @@ READ_WHEN: ReadWhen = {
     "tokenizers.joint": (_with(("joint_vocab",)),),
     "upstream": (_PRETRAINED,),
     "upstream.checkpoint": (_PAIRS_PRETRAINED,),
-    "upstream.train.label_smoothing": (_PAIRS_PRETRAINED,),
-    "upstream.train.smoothing_kind": (_PAIRS_PRETRAINED,),
-    "downstream.train.label_smoothing": (_TRANSLATED,),
-    "downstream.train.smoothing_kind": (_TRANSLATED,),
+    **{f"upstream.train.{name}": (_PAIRS_PRETRAINED,) for name in _SMOOTHING},
+    **{f"downstream.train.{name}": (_TRANSLATED,) for name in ("is_evaluated_at_start", *_SMOOTHING)},
     "generator": (_with(TRAINED_METHODS),),
     "generator.encoder_rates": (
         _with(TRAINED_METHODS, {"transfer.sides": ("encoder", "both")}),
@@ -117,8 +116,7 @@ _OF_ENCODER_DECODERS = (
     *("tokenizers", "model", "independent", "decode", "score"),
     *("transfer.sides", "generator.decoder_rates", "upstream.objective"),
     *("upstream.num_bleu_sentences", "downstream.num_bleu_sentences"),
-    *("upstream.train.label_smoothing", "upstream.train.smoothing_kind"),
-    *("downstream.train.label_smoothing", "downstream.train.smoothing_kind"),
+    *(f"{part}.train.{name}" for part in ("upstream", "downstream") for name in _SMOOTHING),
 )
 
 Sides = Literal["decoder", "encoder", "both"]

@@ -255,7 +255,8 @@ class _MaskedLMTrial(_Trial):
         """Continue the training on downstream text; score the result."""
         model, text = self.model, self.downstream_text
         settings = TrainMaskedSettings(
-            train=self.config.downstream.train,
+            # 0 is among `REPORT_STEPS`.
+            train=self.config.downstream.train.model_copy(update={"is_evaluated_at_start": False}),
             masking=model.masking,
             scoring=model.scoring,
             report_steps=REPORT_STEPS,

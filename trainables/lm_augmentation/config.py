@@ -35,6 +35,7 @@ _USED = ("elmo", "finetuned")
 def _conditions(side: Side) -> dict[str, tuple[Condition, ...]]:
     used: Condition = {f"{side}.use": _USED}
     elmo: Condition = {f"{side}.use": ("elmo",)}
+    finetuned: Condition = {f"{side}.use": ("finetuned",)}
     return {
         f"language_models.{side}": (used,),
         f"language_models.{side}.train": ({**used, f"{side}.weights": ("pretrained",)},),
@@ -42,8 +43,8 @@ def _conditions(side: Side) -> dict[str, tuple[Condition, ...]]:
         f"{side}.weight_dropout": (elmo,),
         f"{side}.is_centred": (elmo,),
         f"{side}.dropout": (used,),
-        f"{side}.lr_multiplier": ({f"{side}.use": ("finetuned",)},),
-        f"{side}.num_frozen_steps": ({f"{side}.use": ("finetuned",)},),
+        f"{side}.lr_multiplier": (finetuned,),
+        f"{side}.num_frozen_steps": (finetuned,),
     }
 
 
@@ -53,16 +54,11 @@ READ_WHEN: ReadWhen = {
     "source.states": ({"source.use": ("elmo",)},),
     "source.readout": ({"source.use": ("finetuned",)},),
     "has_lm_cache": ({"target.use": _USED},),
-    "tokenizers.language_model": tuple({f"tokenizers.{side}": ("language_model",)} for side in SIDES),
+    **dict.fromkeys(
+        ("tokenizers.language_model", "data.source_text", "data.target_text"),
+        tuple({f"tokenizers.{side}": ("language_model",)} for side in SIDES),
+    ),
     "tokenizers.bitext": tuple({f"tokenizers.{side}": ("bitext",)} for side in SIDES),
-    "data.source_text": (
-        {"tokenizers.source": ("language_model",)},
-        {"tokenizers.target": ("language_model",)},
-    ),
-    "data.target_text": (
-        {"tokenizers.source": ("language_model",)},
-        {"tokenizers.target": ("language_model",)},
-    ),
 }
 """Settings that only some arms read: see `nlgraft.basics.strict_config`."""
 
@@ -231,11 +227,18 @@ class Config(StrictConfig):
                 f"target.use is {self.target.use} with model.tying {self.model.tying}: the decoder input is "
                 "no table; set model.tying to none"
             )
-        source_model = self.language_models.source.model
         if self.source.use == "finetuned":
-            yield from self._readout_problems(source_model)
+            yield from self._readout_problems(self.language_models.source.model)
         for side in SIDES:
-            if self.representation(side).is_centred and self.representation(side).use == "finetuned":
+            read, steps = self.representation(side), self.train.max_steps
+            if read.use != "finetuned":
+                continue
+            if steps is not None and read.num_frozen_steps >= steps:
+                yield (
+                    f"{side}.num_frozen_steps is {read.num_frozen_steps} of train.max_steps {steps}: the "
+                    f"language model would never be finetuned; lower it, or set {side}.use to elmo"
+                )
+            if read.is_centred:
                 yield (
                     f"{side}.is_centred with {side}.use finetuned: the means are those of a frozen language "
                     f"model, whose states do not change; leave it out or set {side}.use to elmo"
@@ -256,23 +259,18 @@ class Config(StrictConfig):
                 "never reads the token at its own position; use attention, source.readout towers, or "
                 "source.use elmo"
             )
-        for side in SIDES:
-            frozen, steps = self.representation(side).num_frozen_steps, self.train.max_steps
-            if self.representation(side).use == "finetuned" and steps is not None and frozen >= steps:
-                yield (
-                    f"{side}.num_frozen_steps is {frozen} of train.max_steps {steps}: the language model "
-                    f"would never be finetuned; lower it, or set {side}.use to elmo"
-                )
 
     def _vocabulary_problems(self) -> Iterator[str]:
         for side in SIDES:
             vocabulary, use = getattr(self.tokenizers, side), self.representation(side).use
-            if use != "table" and vocabulary != "language_model":
+            if use == "table":
+                continue
+            if vocabulary != "language_model":
                 yield (
                     f"{side}.use is {use} with tokenizers.{side} {vocabulary}: a language model reads its "
                     f"own vocabulary; set tokenizers.{side} to language_model"
                 )
-            if use != "table" and getattr(self.data, f"{side}_text") is None:
+            if getattr(self.data, f"{side}_text") is None:
                 yield f"{side}.use is {use}, but data.{side}_text, the text of its language model, is missing"
         if self.model.tying == "all" and not self.tokenizers.is_one:
             yield "model.tying is all, but source and target have different vocabularies"

@@ -16,7 +16,7 @@ from nlgraft.stages.seq2seq_graph import ContextStages, DecodingSettings, TrainS
 from nlgraft.stages.stage_kind import TrialStages
 from nlgraft.stages.text_graph import EncodedText
 from nlgraft.text.corpus_config import EOS, TextConfig
-from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, ParameterGroup, View
+from nlgraft.training.train_config import LearnedParameters, ParameterGroup, View
 from nlgraft.training.train_config import Side as StreamSide
 from trainables.lm_augmentation.config import SIDES, Config, Side
 
@@ -119,15 +119,15 @@ class _Trial(TrialStages[Config]):
     @property
     def learned(self) -> LearnedParameters:
         """Finetuned language models that stay as they are at first."""
-        groups = [
+        groups = tuple(
             ParameterGroup(
                 pattern=f"^{side}_embedding.context.encoder.", lr_multiplier=1.0, num_frozen_steps=steps
             )
             for side in self.used
             if self.config.representation(side).use == "finetuned"
             and (steps := self.config.representation(side).num_frozen_steps)
-        ]
-        return LearnedParameters(groups=tuple(groups)) if groups else ALL_LEARNED
+        )
+        return LearnedParameters(groups=groups)
 
     @property
     def states(self) -> dict[str, Stage]:

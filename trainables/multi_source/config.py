@@ -166,6 +166,9 @@ class Config(StrictConfig):
 
     READ_WHEN: ClassVar[ReadWhen] = {
         "sources": (_MULTI_SOURCE,),
+        # Where there is a model to start from, it is evaluated in any case.
+        "single_source.train.is_evaluated_at_start": ({"upstream": (None,)},),
+        "multi_source.train.is_evaluated_at_start": ({"upstream": (None,), "single_source": (None,)},),
         "multi_source.new_lr_multiplier": _CARRIED,
         "multi_source.is_rest_frozen": _CARRIED,
         "multi_source.part": tuple({**way, "multi_source.is_rest_frozen": (False,)} for way in _CARRIED),
@@ -242,8 +245,7 @@ class Config(StrictConfig):
         if self.single_source is not None and self.single_source.draws is not None:
             chosen.append(("single_source.draws", self.single_source.draws))
         for name, sources in chosen:
-            has_repeats = len(set(sources)) < len(sources)
-            if max(sources) >= num_sources or min(sources) < 0 or has_repeats:
+            if len({*range(num_sources)}.intersection(sources)) < len(sources):
                 yield (
                     f"{name} is {list(sources)}: an example has sources 0 to {num_sources - 1}, each at most "
                     "once"

@@ -101,9 +101,7 @@ class _Trial(TrialStages[Config]):
 
         Every arm on documents has the separator, used or not, so that all share vocabulary and pretraining.
         """
-        if "document" in self.config.data.task.roles:
-            return (SEPARATOR,)
-        return ()
+        return (SEPARATOR,) if "document" in self.config.data.task.roles else ()
 
     @cached_property
     def tokenizer(self) -> Stage:
@@ -234,8 +232,9 @@ class _Trial(TrialStages[Config]):
         start: Stage | None,
         **settings: Any,
     ) -> TrainSettings:
+        changes = {"is_evaluated_at_start": False} if start else {}
         return TrainSettings(
-            train=phase.train,
+            train=phase.train.model_copy(update=changes),
             num_bleu_sentences=phase.num_bleu_sentences,
             sampling_alpha=self.config.tokenizer.sampling_alpha,
             report_steps=(0,) if start else (),

@@ -185,6 +185,9 @@ class PretrainingConfig(UpstreamSeed):
 
     def _problems(self) -> Iterator[str]:
         yield from unmeasured(self.train, "dev/loss")
+        if self.tokenizer.dropout is not None:
+            dropout = self.tokenizer.dropout
+            yield f"tokenizer.dropout is {dropout}: models are pretrained on one segmentation; leave it out"
 
 
 class PrlmFusionConfig(MergeConfig):

@@ -130,9 +130,7 @@ def _trained(
     model = transformer(config)
     is_direct = model.source_context is not None
     sides = {name: context_graph.context_side(name) for name in prlms}
-    view = View(contexts={} if is_direct else sides)
-    if is_direct:
-        view = View(sources=tuple(sides.values()))
+    view = View(sources=tuple(sides.values())) if is_direct else View(contexts=sides)
     text = _text(config, corpus, prlms, is_direct=is_direct)
     states = _states(config, model, corpus, prlms) if config.fusion.is_stored else {}
     start = None
@@ -167,8 +165,10 @@ def _prlm(
         encoder_config = HuggingFaceEncoderConfig(
             checkpoint=described.checkpoint, revision=described.revision
         )
-        encoder = context_graph.released_encoder(name, encoder_config)
-        prlm = Prlm(encoder, context_graph.released_tokenizer(name, encoder_config))
+        prlm = Prlm(
+            context_graph.released_encoder(name, encoder_config),
+            context_graph.released_tokenizer(name, encoder_config),
+        )
     else:
         # Saved with its tokenizer, as a released model is.
         encoder = pretrained(config, name, text, seed)
@@ -189,12 +189,10 @@ def _text(
     """Encode the task's text, including the input of the pretrained models unless their states are stored."""
     tokenizers = text_graph.tokenizers("downstream", config.tokenizer, {"downstream": corpus})
     streams = {context_graph.context_side(name).stream: prlm.tokenizer for name, prlm in prlms.items()}
-    all_tokenizers = tokenizers | streams
-    name = "_".join(("downstream", *prlms))
     text = text_graph.encode(
-        name,
+        "_".join(("downstream", *prlms)),
         corpus,
-        all_tokenizers,
+        tokenizers | streams,
         streams=dict.fromkeys(streams, SOURCE),
         max_tokens=config.data.max_tokens,
     )

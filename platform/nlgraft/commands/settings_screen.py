@@ -19,7 +19,6 @@ from nlgraft.study.data.system import System
 if TYPE_CHECKING:
     from nlgraft.commands.new_study import NewStudy
 
-_WIDTH = 80
 _INDENT = "    "
 _MOST_LINES = 2
 """Lines of essential settings in a part's row."""
@@ -157,7 +156,7 @@ def show_studies(studies: Sequence[Mapping[str, Any]]) -> None:
     click.echo("\nnlgraft plan NAME @tiny shows what a study would do, nlgraft run NAME @tiny runs it.")
 
 
-def show_new_study(written: NewStudy) -> None:
+def show_new_study(written: NewStudy, *, has_model: bool) -> None:
     """Print what was written, how long each scale takes, and what to run next."""
     examples = ", ".join(f"{number:,} {split}" for split, number in written.num_examples.items())
     click.echo(f"{written.path}: a study; {written.folder}/: its text, {examples}")
@@ -175,9 +174,10 @@ def show_new_study(written: NewStudy) -> None:
         f"nlgraft run {file}                  runs @minutes; ends with a comparison\n"
         f"nlgraft run {file} @evening         the same question, larger\n"
         f"nlgraft run {file} --storage practice   to try things: the first study on test lines tells most\n"
-        f"nlgraft report {file} --format html --out report\n"
-        f"nlgraft export {file} --out winner   the best model, to be used"
+        f"nlgraft report {file} --format html --out report"
     )
+    if has_model:
+        click.echo(f"nlgraft export {file} --out winner   the best model, to be used")
 
 
 def _print_bold(name: str, suffix: str = "") -> None:
@@ -191,6 +191,4 @@ def _print_wrapped(*paragraphs: str) -> None:
 
 
 def _width() -> int:
-    if sys.stdout.isatty():
-        return min(os.get_terminal_size().columns, 100)
-    return _WIDTH
+    return min(os.get_terminal_size().columns, 100) if sys.stdout.isatty() else 80

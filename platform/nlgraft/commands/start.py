@@ -155,7 +155,7 @@ def init(
         num_held_out=held_out,
         num_seeds=seeds,
     )
-    settings_screen.show_new_study(written)
+    settings_screen.show_new_study(written, has_model=not chosen_system.no_model)
 
 
 def _held(

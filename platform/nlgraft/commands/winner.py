@@ -39,6 +39,7 @@ def export(
     STUDY is a file, or the name under which a study was run.
     """
     from nlgraft import api
+    from nlgraft.export.description import USES
 
     exported = api.export_model(study, out, cell=cell, seed=seed)
     document = exported.to_json()
@@ -55,7 +56,7 @@ def export(
         uri, place = document["model_uri"], shlex.quote(api.resolved_tracking_uri(study, tracking_uri))
         serve = f"MLFLOW_TRACKING_URI={place} mlflow models serve -m {uri} --env-manager local"
         click.echo(f"MLflow: {uri}; next: {serve}", err=True)
-    use = {"translation": "translate", "classification": "classify"}.get(document["task"])
+    use = USES.get(document["task"])
     if use is not None:
         columns = document["columns"]
         several = f", with columns by tabs: {', '.join(columns)}" if len(columns) > 1 else ""
@@ -123,9 +124,7 @@ def _columns(model: ExportedModel) -> list[list[str]]:
                 f"standard input, line {number}: {len(row)} columns, the model reads {len(model.columns)} "
                 f"with a tab between them: {', '.join(model.columns)}"
             )
-    if rows:
-        return [list(column) for column in zip(*rows, strict=True)]
-    return [[] for _ in model.columns]
+    return [[row[place] for row in rows] for place in range(len(model.columns))]
 
 
 def _write(lines: list[str]) -> None:

@@ -70,7 +70,10 @@ def _log(values: Statistics) -> Statistics:
 
 
 def _exp(values: Statistics) -> Statistics:
-    return np.exp(values) if values.size > _MANY else _elementwise(math.exp, values)
+    """Exponential; infinite for the loss of a training that diverges."""
+    if values.size > _MANY:
+        return np.exp(values)
+    return _elementwise(lambda value: math.exp(value) if value < 709 else math.inf, values)
 
 
 def _ratio(numerator: Statistics, denominator: Statistics) -> Statistics:

@@ -28,6 +28,8 @@ MODEL, BODY, CORPUS_READ = "model", "body", "corpus"
 TRANSFORMERS_CONFIG = "config.json"
 
 Task = Literal["translation", "classification", "checkpoint"]
+USES = {"translation": "translate", "classification": "classify"}
+"""Command that applies a model, by its task; a checkpoint has none."""
 
 
 class Description(StrictConfig):
@@ -96,8 +98,7 @@ def export_source(graph: StageGraph, store: ArtifactStore) -> ExportSource:
         DataError: The trial has no model that can be used without it.
     """
     result = graph.result
-    keys = (f"translations/{split}" for split in ("test", "dev"))
-    translation = next((result.inputs[key] for key in keys if key in result.inputs), None)
+    translation = result.inputs.get("translations/test", result.inputs.get("translations/dev"))
     if translation is not None:
         # One from encoded prompts is that of a causal language model, which transformers loads.
         if "encoded" not in translation.inputs:
@@ -116,8 +117,8 @@ def export_source(graph: StageGraph, store: ArtifactStore) -> ExportSource:
                 Description(task="checkpoint", tokenizers=folders, trial=graph.fingerprint), stages
             )
     raise DataError(
-        f"trial {graph.fingerprint[:12]}: its result, {result.name}, has no translations, no classifier and "
-        "no checkpoint of transformers behind it, so there is no model to take away"
+        f"trial {graph.fingerprint[:12]}: no model to take away; its result, {result.name}, has no "
+        "translations, classifier or checkpoint of transformers behind it"
     )
 
 

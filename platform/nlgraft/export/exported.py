@@ -26,6 +26,7 @@ from nlgraft.export.description import (
     CORPUS_READ,
     MODEL,
     NATIVE,
+    USES,
     Description,
     ExportSource,
     Task,
@@ -304,9 +305,8 @@ def _write_tokenizer(
     save_tokenizer(folder, vocabulary, directory)
     path = directory / TOKENIZER_FILE
     tokenizer = tokenizers.Tokenizer.from_file(str(path))
-    before = [str(vocabulary.surfaces[i]) for i in side.prefix]
-    after = [str(vocabulary.surfaces[i]) for i in side.suffix]
-    added = {str(vocabulary.surfaces[i]): i for i in (*side.prefix, *side.suffix)}
+    before, after = ([str(vocabulary.surfaces[i]) for i in ids] for ids in (side.prefix, side.suffix))
+    added = dict(zip((*before, *after), (*side.prefix, *side.suffix), strict=True))
     tokenizer.post_processor = TemplateProcessing(
         single=[*before, "$A", *after], special_tokens=[*added.items()]
     )
@@ -421,10 +421,8 @@ class ExportedModel:
     def check_task(self, task: Task) -> None:
         """Raise ``DataError`` if the model does something else."""
         if self.task != task:
-            use = {"translation": "`nlgraft translate`", "classification": "`nlgraft classify`"}
-            raise DataError(
-                f"{self._directory}: a {self.task} model; use {use.get(self.task, 'transformers')}"
-            )
+            use = f"`nlgraft {USES[self.task]}`" if self.task in USES else "transformers"
+            raise DataError(f"{self._directory}: a {self.task} model; use {use}")
 
     def _check_columns(self, columns: Sequence[Sequence[str]]) -> None:
         lengths = [len(column) for column in columns]

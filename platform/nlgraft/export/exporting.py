@@ -13,7 +13,7 @@ from nlgraft.analysis.estimates.comparer import Comparer
 from nlgraft.analysis.study_result import StudyResult
 from nlgraft.basics.errors import DataError, nearest
 from nlgraft.basics.wording import count, inert_markdown
-from nlgraft.export.description import Description
+from nlgraft.export.description import USES, Description
 from nlgraft.export.exported import Forms, write_directory
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.study.reading.documents import masked, write_yaml
@@ -72,12 +72,14 @@ def write_export(
         StoreError: An artifact is missing or damaged.
     """
     assert result.store is not None, "results that are read have a store"
+    if result.system.no_model:
+        raise DataError(f"{result.system.path}: no model to take away; {result.system.no_model}")
     refuse_used(out)
     choice = choose(result, cell, seed)
     try:
         with written_at_once(out) as partial:
             description, forms = write_directory(choice.graph, result.store, partial)
-            write_card(choice, description.task, description.columns, forms, partial)
+            write_card(choice, description, forms, partial)
     except OSError as error:
         raise DataError(f"--out {out}: cannot be written ({error}); give another directory") from error
     return Export(out, choice, description, forms)
@@ -87,14 +89,13 @@ def write_export(
 
 
 _UNKNOWN = "unknown"
-_USES = {"translation": "translate", "classification": "classify"}
+_CONSTRUCTED = "- trained on a constructed language: it shows that a method works, and is of no other use"
 _LICENCE = re.compile(r"^license:\s*[\"']?([\w.+-]+)", re.MULTILINE)
 
 
 def write_card(
     choice: Choice,
-    task: str,
-    columns: tuple[str, ...],
+    description: Description,
     forms: Mapping[str, str],
     out: Path,
 ) -> None:
@@ -117,11 +118,11 @@ def write_card(
         f"A model of `{system.path}`: {system.description} ({system.paper})",
         "",
         *(f"- {reason}" for reason in choice.reasons),
-        *_constructed(choice),
+        *([_CONSTRUCTED] if choice.result.is_constructed else []),
         "",
         "## Use",
         "",
-        *_usage(task, columns),
+        *_usage(description),
         *(f"- {name}: {how}" for name, how in sorted(forms.items())),
         "",
         "## Scores",
@@ -147,19 +148,13 @@ def write_card(
     (out / "README.md").write_text(text + "\n", "utf-8")
 
 
-def _constructed(choice: Choice) -> list[str]:
-    if not choice.result.is_constructed:
-        return []
-    return ["- trained on a constructed language: it shows that a method works, and is of no other use"]
-
-
-def _usage(task: str, columns: tuple[str, ...]) -> list[str]:
-    if task not in _USES:
+def _usage(description: Description) -> list[str]:
+    call, columns = USES.get(description.task), description.columns
+    if call is None:
         return []
     source = (
         "a line of standard input" if len(columns) == 1 else f"{len(columns)} columns, a tab between them"
     )
-    call = _USES[task]
     arguments = ", ".join(["[text]"] * len(columns))
     return [
         f"`nlgraft {call} DIR < text` reads {source} ({', '.join(columns)}); in Python "
@@ -287,11 +282,14 @@ def choose(
     objective = result.study.objective
     if cell is None:
         means = [(result_cell.mean(objective.metric), result_cell) for result_cell in result.cells]
-        scored = [(objective.sign * mean, finished) for mean, finished in means if mean is not None]
+        scored = [(mean, finished) for mean, finished in means if mean is not None]
         if not scored:
-            raise DataError(f"{result.study.variant}: {_why_none(result)}")
-        chosen = max(scored, key=lambda pair: pair[0])[1]
-        mean = chosen.mean(objective.metric)
+            is_finished = any(trial.state == "finished" for each in result.cells for trial in each.trials)
+            why = "no trial has finished; run the study first"
+            if is_finished:
+                why = f"no finished trial has a value of {objective.metric}"
+            raise DataError(f"{result.study.variant}: {why}")
+        mean, chosen = max(scored, key=lambda pair: objective.sign * pair[0])
         of = count(len(scored), "finished cell")
         why_cell = f"cell {chosen.cell.label}: the best mean {objective.metric}, {mean:.4g}, of {of}"
     else:
@@ -299,13 +297,6 @@ def choose(
         why_cell = f"cell {chosen.cell.label}: as asked for"
     trial, why_seed = _choose_seed(chosen, objective.metric, objective.sign, seed)
     return Choice(result, chosen, trial, (why_cell, why_seed))
-
-
-def _why_none(result: StudyResult) -> str:
-    is_finished = any(trial.state == "finished" for cell in result.cells for trial in cell.trials)
-    if is_finished:
-        return f"no finished trial has a value of {result.study.objective.metric}"
-    return "no trial has finished; run the study first"
 
 
 def _choose_seed(

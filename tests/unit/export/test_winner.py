@@ -76,6 +76,8 @@ def test_what_cannot_be_chosen_is_refused_with_what_can(study, tmp_path):
     (tmp_path / "full" / "thesis.tex").write_text("")
     with pytest.raises(DataError, match="not empty"):
         nlgraft.export_model(study, tmp_path / "full")
+    places = ["--out", tmp_path / "none", "--storage", tmp_path / "empty"]
+    assert "kept.tar" in invoke("export", "command/shell", *places, code=2).stderr
 
 
 @pytest.mark.parametrize("cell", ["first", "both"])

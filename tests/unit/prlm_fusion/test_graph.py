@@ -13,6 +13,7 @@ from nlgraft.stages.seq2seq_graph import TrainSettings
 from nlgraft.study.data.design import cells
 from nlgraft.study.public import Study
 from nlgraft.study.reading.resolving import resolve_config
+from tests.contract.toy_arms import arms_of
 from tests.contract.toys.prlm_fusion import ARMS
 from tests.tiny_models import HIDDEN, hugging_face
 from trainables.prlm_fusion.config import Config
@@ -45,8 +46,7 @@ def test_without_branches_it_is_the_plain_transformer():
     "system", ["trainables.prlm_fusion", "trainables.lm_augmentation", "examples.minimal_system"]
 )
 def test_a_metric_that_no_training_measures_cannot_be_the_best(system):
-    toy = importlib.import_module(f"tests.contract.toys.{system.rpartition('.')[2]}")
-    values = next(iter(toy.ARMS.values()))
+    values = next(iter(arms_of(system).values()))
     with pytest.raises(ValidationError, match="best_metric is 'dev/los'; measured: dev/loss"):
         importlib.import_module(system).Config(**{**values, "train": {"best_metric": "dev/los"}})
 
@@ -156,6 +156,7 @@ def test_the_model_of_every_shipped_cell_can_be_described(path, scale, tmp_path)
         ({"fusion": {"prlms": ["bert"], "layers": -9}}, "layers is -9, but prlms.bert has . layers"),
         ({"fusion": {"prlms": ["bert"], "layers": "mean_last_4"}}, "layers is mean_last_4, but prlms.bert"),
         ({"model": {"tying": "all"}, "tokenizer": {"is_shared": False}}, "one table needs one vocabulary"),
+        ({"pretraining": {"tokenizer": {"kind": "bpe", "dropout": 0.1}}}, "dropout is 0.1: .* leave it out"),
     ],
 )
 def test_contradictions_are_refused(changes, message):

@@ -45,10 +45,10 @@ def test_a_module_that_is_missing_inside_a_system_is_named(tmp_path, monkeypatch
 
 
 def test_a_module_that_is_no_system_says_all_that_is_missing(monkeypatch):
-    monkeypatch.setitem(sys.modules, "no_system", types.ModuleType("no_system"))
+    monkeypatch.setitem(sys.modules, "no_system", types.SimpleNamespace(NO_MODEL=True))
     with pytest.raises(StudyError) as caught:
         load_system("no_system")
-    for name in ("Config", "METRICS", "stage_graph", "DESCRIPTION", "PAPER"):
+    for name in ("Config", "METRICS", "stage_graph", "DESCRIPTION", "PAPER", "NO_MODEL"):
         assert name in str(caught.value)
 
 

@@ -86,6 +86,7 @@ def test_perplexity_is_the_exponential_of_the_loss():
     other = evaluate_language_model(make_model("uni"), data).scores["perplexity"]
     assert other.signature == "perplexity|given:those-before|tok:model"
     assert aggregate("perplexity", np.array([math.log(8.0) * 5, 5.0])) == pytest.approx(8.0)
+    assert aggregate("perplexity", np.array([800.0, 1.0])) == math.inf
 
 
 @pytest.mark.parametrize("kind", ["uni", "bi"])

@@ -39,6 +39,8 @@ class System:
             directory, under its digest, and returns the values that name the copy, by path in the study.
         file_problems: Finds the files that values of a config name and that cannot be used, with their paths
             in the config; the values may be wrong otherwise, and relative paths start at the directory.
+        no_model: Of a system whose trials leave no model for ``nlgraft export``: where to find what they do
+            leave; else empty.
     """
 
     name: str
@@ -50,6 +52,7 @@ class System:
     build: Callable[..., StageGraph]
     keep_code: Callable[[Any, Path], dict[str, str]] | None = None
     file_problems: Callable[[Mapping[str, Any], str | None], Iterable[Problem]] = lambda *_: ()
+    no_model: str = ""
 
     def stage_graph(
         self,

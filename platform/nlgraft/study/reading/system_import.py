@@ -83,22 +83,24 @@ def _check_contract(path: str, module: ModuleType) -> System:
         faults.append("stage_graph(config, *, seed, splits) must be a function")
     faults += [
         f"{name} must be text"
-        for name in ("DESCRIPTION", "PAPER")
-        if not isinstance(getattr(module, name, None), str)
+        for name, default in {"DESCRIPTION": None, "PAPER": None, "NO_MODEL": ""}.items()
+        if not isinstance(getattr(module, name, default), str)
     ]
     if faults:
         raise StudyError([Problem("system", f"{path} is no system: {'; '.join(faults)}")])
     assert isinstance(config_type, type)
+    assert metrics is not None
     return System(
         path.rpartition(".")[2],
         path,
         config_type,
-        {**(metrics or {}), **early_metrics(metrics or {})},
+        {**metrics, **early_metrics(metrics)},
         module.DESCRIPTION,
         module.PAPER,
         module.stage_graph,
         getattr(module, "keep_code", None),
         getattr(module, "file_problems", System.file_problems),
+        getattr(module, "NO_MODEL", ""),
     )
 
 
