@@ -60,7 +60,7 @@ def rows_of(result: StudyResult) -> Iterator[PublishedNoise]:
                     num_segments=result.num_segments(name),
                     variance=float(f"{pooled.variance:.5g}"),
                     df=float(f"{pooled.df:.5g}"),
-                    configs=tuple(cell_key(result.study, cell.cell, {}) for cell in result.cells),
+                    configs=tuple(cell_key(result.study, cell.cell) for cell in result.cells),
                     seeds=tuple(sorted({seed for by_seed in scores.values() for seed in by_seed})),
                 )
 

@@ -29,7 +29,8 @@ def pack(stream: Stream, rows: Rows) -> Tokens:
     ids, valid = stream.padded(rows)
     # Attention needs one position at least; here it is padding.
     if ids.shape[1] == 0:
-        ids, valid = np.full((len(rows), 1), PAD, dtype=np.int64), np.zeros((len(rows), 1), dtype=bool)
+        shape = (len(rows), 1)
+        ids, valid = np.full(shape, PAD), np.zeros(shape, dtype=bool)
     return Tokens(torch.from_numpy(ids), torch.from_numpy(valid))
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nlgraft.basics.wording import grouped
 from nlgraft.evaluation.metric_config import SCORED, Direction, scored_name
 from nlgraft.evaluation.scripts import TextTokenizers, choose_tokenizers
 from nlgraft.evaluation.sufficient import Statistics, aggregate, segment_rows
@@ -30,12 +31,7 @@ class Score:
 
     def to_json(self) -> dict[str, float | int | str]:
         """Convert the score to its entry in ``metrics.json``."""
-        return {
-            "value": self.value,
-            "signature": self.signature,
-            "n": self.n,
-            "direction": self.direction,
-        }
+        return dict(vars(self))
 
 
 @dataclass(frozen=True)
@@ -127,12 +123,11 @@ def evaluate_documents(
 
     Source: Liu et al. (2020), mBART, section 4.2 (d-BLEU).
     """
-    lines: dict[str | int, tuple[list[str], list[str]]] = {}
-    for hypothesis, reference, document in zip(hypotheses, references, documents, strict=True):
-        joined = lines.setdefault(document, ([], []))
-        joined[0].append(hypothesis)
-        joined[1].append(reference)
-    outputs, targets = ([" ".join(pair[side]) for pair in lines.values()] for side in (0, 1))
+    sentences = zip(hypotheses, references, strict=True)
+    pairs_of = grouped(zip(documents, sentences, strict=True))
+    outputs, targets = (
+        [" ".join(pair[side] for pair in pairs) for pairs in pairs_of.values()] for side in (0, 1)
+    )
     # Chosen by all sentences, as for other scores of the split.
     tokenizers = tokenizers or choose_tokenizers(references)
     of_text = evaluate_text(outputs, targets, ("bleu",), tokenizers=tokenizers, normalization=normalization)

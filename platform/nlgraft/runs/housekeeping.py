@@ -14,7 +14,6 @@ from nlgraft.basics.errors import DataError, NlgraftError, StudyLockedError
 from nlgraft.execution.interruption import StudyLock
 from nlgraft.execution.planned_trials import planned_trials
 from nlgraft.pipeline.fingerprint import canonical_json, dotted
-from nlgraft.pipeline.stage import StageGraph
 from nlgraft.pipeline.store import MARKER, ArtifactStore
 from nlgraft.pipeline.trial import TRIAL_RECORD, TrialRecord
 from nlgraft.runs.run import read_result
@@ -314,7 +313,7 @@ def _settings(study: Study) -> dict[str, str]:
 def _texts(study: Study) -> dict[str, str]:
     """Digest the text of every corpus that the baseline reads, or return the error that prevents it."""
     try:
-        graph: StageGraph = resolve_cell(study, cells(study)[0]).graph(study.seeds[0])
+        graph = resolve_cell(study, cells(study)[0]).graph(study.seeds[0])
     except NlgraftError as error:
         return {"text": str(error).splitlines()[-1].strip()}
     return {

@@ -41,6 +41,7 @@ from nlgraft.text.files import (
     Lines,
     LineSpool,
     StoredLines,
+    check_alike,
     has_text,
     open_file,
     read_lines,
@@ -172,10 +173,7 @@ class Corpus:
     def __post_init__(self) -> None:
         if not self.sources:
             raise DataError("a corpus needs at least one source")
-        counts = {role: len(lines) for role, lines in self.streams().items()}
-        if len(set(counts.values())) > 1:
-            lengths = ", ".join(f"{role} {count}" for role, count in counts.items())
-            raise DataError(f"the streams of a corpus differ in length: {lengths}")
+        check_alike("the streams of a corpus", self.streams())
 
     def __len__(self) -> int:
         return len(self.sources[0])

@@ -14,7 +14,7 @@ import select
 import zlib
 from abc import abstractmethod
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -188,6 +188,18 @@ def spooled(lines: Iterable[str]) -> Sequence[str]:
     for line in lines:
         spool.append(line)
     return spool.lines()
+
+
+def check_alike(what: str, streams: Mapping[str, Sized]) -> None:
+    """Verify that streams, by name, have the same number of entries.
+
+    Raises:
+        DataError: They have not; names ``what`` they are.
+    """
+    counts = {name: len(stream) for name, stream in streams.items()}
+    if len(set(counts.values())) > 1:
+        listed = ", ".join(f"{name} {count}" for name, count in counts.items())
+        raise DataError(f"{what} differ in length: {listed}")
 
 
 def chunks(lines: Iterable[str]) -> Iterator[list[str]]:

@@ -12,7 +12,6 @@ import random
 import re
 from abc import abstractmethod
 from bisect import bisect
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import accumulate
@@ -173,7 +172,7 @@ class BpeSampler(_Sampler):
                 self._known.clear()
                 self._num_steps = 0
             step = self._known[word] = self._start(word)
-        chance: Callable[[], float] = rng.random
+        chance = rng.random
         while step.ids is None:
             is_skipped = chance() < self._alpha
             following = step.after.get(is_skipped)

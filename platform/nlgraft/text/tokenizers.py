@@ -541,7 +541,7 @@ def _sentencepiece(
     else:
         ids = {piece: i for i, (piece, _) in enumerate(pieces)}
         # fuse_unk makes neighbouring unknown characters one token, as SentencePiece does.
-        whole = tokenizers.Tokenizer(models.BPE(ids, _merges(ids), unk_token="<unk>", fuse_unk=True))
+        whole = tokenizers.Tokenizer(models.BPE(ids, merges_of(ids), unk_token="<unk>", fuse_unk=True))
     steps = [normalizers.NFKC(), *([normalizers.Lowercase()] if config.is_lowercase else [])]
     whole.normalizer = normalizers.Sequence(steps)  # pyright: ignore[reportArgumentType]
     whole.pre_tokenizer = pre_tokenizers.Sequence(
@@ -552,13 +552,13 @@ def _sentencepiece(
     return whole
 
 
-def _merges(ids: Mapping[str, int]) -> list[tuple[str, str]]:
+def merges_of(pieces: Mapping[str, Any]) -> list[tuple[str, str]]:
     """List the merges of a BPE vocabulary whose pieces stand in the order in which they were learned."""
     return [
         (piece[:cut], piece[cut:])
-        for piece in ids
+        for piece in pieces
         for cut in range(1, len(piece))
-        if piece[:cut] in ids and piece[cut:] in ids
+        if piece[:cut] in pieces and piece[cut:] in pieces
     ]
 
 
@@ -624,7 +624,8 @@ class WordSampler:
         ids = self._tokenizer.get_vocab(with_added_tokens=True)
         special = {token.content for token in self._tokenizer.get_added_tokens_decoder().values()}
         pieces = {piece: identity for piece, identity in ids.items() if piece not in special}
-        table = PieceTable(pieces, {i: float(-i) for i in pieces.values()}, ids[SPECIAL_PIECES[UNK]])
+        scores = {identity: float(-identity) for identity in pieces.values()}
+        table = PieceTable(pieces, scores, ids[SPECIAL_PIECES[UNK]])
         self._sampler = BpeSampler(table, dropout)
 
     def encode(

@@ -463,7 +463,7 @@ def parameter_groups(
     for group in reversed(learned.groups):  # the first matching group is applied last
         for name in match_names([group.pattern], list(trained), "groups"):
             multipliers[name], frozen_steps[name] = group.lr_multiplier, group.num_frozen_steps
-    model_multipliers: Callable[[], dict[str, float]] = getattr(model, "lr_multipliers", dict)
+    model_multipliers = getattr(model, "lr_multipliers", dict)
     for prefix, multiplier in model_multipliers().items():
         for name in trained:
             if name.startswith(prefix):

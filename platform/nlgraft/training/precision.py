@@ -50,7 +50,7 @@ def measure_gain(device: str) -> float:
     # Kernels are made at their first use: on a GPU in seconds, on a CPU in no time where bf16 may be chosen.
     for is_bf16 in (False, True) if is_accelerator(device) else (False,):
         step(is_bf16)
-    seconds: dict[bool, list[float]] = {False: [], True: []}
+    seconds = {False: [], True: []}
     for number in range(_NUM_ROUNDS + 1):
         taken = {is_bf16: _timed(step, is_bf16, device) for is_bf16 in seconds}
         if number == 0 and taken[False] < _HOPELESS_GAIN * taken[True]:

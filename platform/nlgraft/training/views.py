@@ -30,14 +30,12 @@ from nlgraft.basics.errors import DataError, StoreError, nearest
 from nlgraft.evaluation.inputs import Inputs, Stream, pack
 from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.frozen_states import FrozenStates
-from nlgraft.text.batches import LengthBatches, Prepared, Ragged, batches_of
-from nlgraft.text.files import chunks
+from nlgraft.text.batches import IntArray, LengthBatches, Prepared, Ragged, batches_of
+from nlgraft.text.files import check_alike, chunks
 from nlgraft.text.mapped_arrays import header_of, read_mapped
 from nlgraft.text.tokenizers import PAD, Tokenizer
 from nlgraft.training.seeds import derive_seed, generator_for
 from nlgraft.training.train_config import Side, View
-
-IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 
 @dataclass(frozen=True)
@@ -51,10 +49,7 @@ class Encoded:
     streams: Mapping[str, Ragged]
 
     def __post_init__(self) -> None:
-        counts = {name: len(stream) for name, stream in self.streams.items()}
-        if len(set(counts.values())) > 1:
-            listed = ", ".join(f"{name} {count}" for name, count in counts.items())
-            raise DataError(f"the encoded streams differ in length: {listed}")
+        check_alike("the encoded streams", self.streams)
 
     def __len__(self) -> int:
         return len(next(iter(self.streams.values()), ()))
@@ -179,7 +174,8 @@ def join(streams: Sequence[Ragged]) -> Ragged:
     """Put streams of N sequences end to end: sequence n of stream k becomes number ``k * N + n``."""
     starts = np.cumsum([0, *(len(stream.values) for stream in streams)])
     offsets = [stream.offsets[:-1] + start for stream, start in zip(streams, starts, strict=False)]
-    return Ragged(np.concatenate([s.values for s in streams]), np.concatenate([*offsets, starts[-1:]]))
+    values = np.concatenate([stream.values for stream in streams])
+    return Ragged(values, np.concatenate([*offsets, starts[-1:]]))
 
 
 def prepare_beside(first: Prepared, second: Ragged) -> Prepared:
@@ -191,7 +187,7 @@ def beside(first: Ragged, second: Ragged) -> Ragged:
     """Put sequence n of one stream behind sequence n of another, for all of them."""
     both = join([first, second])
     count = len(first)
-    order = np.stack([np.arange(count), count + np.arange(count)], axis=1).ravel()
+    order = np.arange(2 * count).reshape(2, count).T.ravel()
     pairs = take(both, order)
     # Every second boundary lies between two pairs; the others lie within one.
     return Ragged(pairs.values, pairs.offsets[::2])

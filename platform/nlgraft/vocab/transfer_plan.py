@@ -454,7 +454,7 @@ def norm_report(plan: TransferPlan, old: Rows, new: Rows) -> NormReport:
     norms = row_norms(new)[: len(plan)]
     median = float(np.median(old_norms)) if len(old_norms) else 0.0
     is_outside = ~((norms >= 0.3 * median) & (norms <= 1.5 * median))
-    rows = {kind.name.lower(): plan.rows(kind) for kind in Provenance if len(plan.rows(kind))}
+    rows = {kind.name.lower(): ids for kind in Provenance if len(ids := plan.rows(kind))}
     return NormReport(
         old_median=median,
         medians={name: float(np.median(norms[numbers])) for name, numbers in rows.items()},

@@ -98,7 +98,7 @@ class Freezer:
     """
 
     def __init__(self, texts: Mapping[str, Texts] | None = None) -> None:
-        self.texts: dict[str, Texts] = dict(texts or {})
+        self.texts = dict(texts or {})
         self.tests: set[Segments] = set()
 
     def freeze(self, study: Study) -> Content:

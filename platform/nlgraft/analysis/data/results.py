@@ -159,7 +159,7 @@ class Results:
             StudyError: The text names no cell of the study.
         """
         label = cell.label if isinstance(cell, Cell) else cell
-        return self._by_label[label if label in self._by_label else self._label_of(label)]
+        return self._by_label.get(label) or self._by_label[self._label_of(label)]
 
     @cached_method
     def _label_of(self, text: str) -> str:

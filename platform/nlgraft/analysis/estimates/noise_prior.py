@@ -31,10 +31,10 @@ arm .08; an effect of two deviations among four is found in .31 of studies inste
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from operator import itemgetter
 from typing import Self, cast
 
 import numpy as np
@@ -55,7 +55,8 @@ _LIKE_SIZE = 4.0
 """Factor within which trained tokens and test segments of a published study are alike."""
 _EXACT = 1e-9
 _PLACES = np.linspace(-8.0, 8.0, 401)
-_DENSITY = np.exp(-(_PLACES**2) / 2) / np.exp(-(_PLACES**2) / 2).sum()
+_DENSITY = np.exp(-(_PLACES**2) / 2)
+_DENSITY /= _DENSITY.sum()
 _FIT_LEVEL, _QUIET_LEVEL = 0.25, 0.05
 _SHARED = 0.25
 """Squared correlation of two differences from a common baseline that varies as the arms do."""
@@ -206,15 +207,15 @@ def prior_from(
         kinds: Kinds of the two trainings whose difference it is about.
         judged: Seeds by cell of the trials that the prior will judge; they do not enter it.
     """
-    cells: dict[str, dict[str, Training]] = {}
-    scores: dict[str, dict[str, dict[int, float]]] = {}
+    cells = defaultdict(dict)
+    scores = defaultdict(lambda: defaultdict(dict))
     for entry in entries:
         scored = entry.scores if metric == entry.metrics[0] else entry.further_scores.get(metric, {})
         for cell, by_seed in scored.items():
             if cell in entry.trainings:
-                cells.setdefault(entry.study, {})[cell] = entry.trainings[cell]
+                cells[entry.study][cell] = entry.trainings[cell]
                 kept = {seed: score for seed, score in by_seed.items() if seed not in judged.get(cell, ())}
-                scores.setdefault(entry.study, {}).setdefault(cell, {}).update(kept)
+                scores[entry.study][cell] |= kept
     variances = {study: study_variance(cells[study], scores[study], kinds) for study in cells}
     varying = {study: variance for study, variance in variances.items() if variance.variance > 0}
     prior = prior_of(varying.values(), WEIGHT_OF_STUDIES)
@@ -242,9 +243,8 @@ def published_prior(
     """
     stages = {training.stages for training in trainings}
     num_tokens = max(training.num_tokens for training in trainings)
-
-    alike: list[tuple[float, PublishedNoise]] = []
-    for row in rows:
+    closest: dict[str, PublishedNoise] = {}
+    for row in sorted(rows, key=lambda row: _factor(row.num_tokens, num_tokens)):
         is_judged = any(set(row.seeds) & set(judged.get(config, ())) for config in row.configs)
         factors = [_factor(row.num_tokens, num_tokens)]
         # A single segment stands for lines that the store does not hold.
@@ -252,10 +252,7 @@ def published_prior(
             factors.append(_factor(row.num_segments, num_segments))
         is_of_same = (row.system, row.metric, set(row.stages)) == (system, metric, stages)
         if is_of_same and not is_judged and max(factors) <= _LIKE_SIZE:
-            alike.append((factors[0], row))
-    closest: dict[str, PublishedNoise] = {}
-    for _, row in sorted(alike, key=itemgetter(0)):
-        closest.setdefault(row.study, row)
+            closest.setdefault(row.study, row)
     prior = prior_of(StudyVariance(row.variance, row.df) for row in closest.values())
     if prior is None:
         return None

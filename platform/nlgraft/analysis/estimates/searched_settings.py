@@ -105,7 +105,7 @@ def searched_settings(result: Results, cell: CellResult) -> CellSettings | None:
     search, objective = result.study.search, result.study.objective
     if search is None:
         return None
-    finite: list[Tried] = [
+    finite = [
         (result.system.read_params(trial.params, trial.config), measured.value)
         for trial in cell.search
         if (measured := trial.measured(objective.metric)) is not None
@@ -113,7 +113,8 @@ def searched_settings(result: Results, cell: CellResult) -> CellSettings | None:
     if not finite:
         return None
     # A configuration that was proposed again brought the same result, not another one.
-    tried = list({json.dumps(params, sort_keys=True): (params, value) for params, value in finite}.values())
+    distinct = {json.dumps(params, sort_keys=True): (params, value) for params, value in finite}
+    tried = list(distinct.values())
     importances = {}
     if result.importance is not None and len(tried) >= _FEWEST:
         importances = result.importance(search.space, objective.direction, tried)

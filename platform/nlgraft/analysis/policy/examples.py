@@ -9,6 +9,7 @@ import numpy as np
 
 from nlgraft.analysis.data.trials import TrialResult
 from nlgraft.analysis.policy.recorded import RecordedResults
+from nlgraft.basics.wording import grouped
 from nlgraft.evaluation.metric_config import SCORED
 from nlgraft.evaluation.sufficient import aggregate
 
@@ -98,7 +99,5 @@ def _joined(
     documents = trial.read_stream(split, "document") if trial.num_documents else None
     if documents is None or len(documents) != len(lines):
         return list(lines)
-    joined: dict[str, list[str]] = {name: [] for name in sorted(set(documents))}
-    for name, line in zip(documents, lines, strict=True):
-        joined[name].append(line)
-    return [" ".join(document) for document in joined.values()]
+    lines_by_name = grouped(zip(documents, lines, strict=True))
+    return [" ".join(lines_by_name[name]) for name in sorted(lines_by_name)]

@@ -285,8 +285,11 @@ def learning_curves(result: RecordedResults, style: Style = PAGE) -> list[Drawin
     names = {name for trial in trials for name in trial.curves if not f"/{name}".endswith(_NOT_DRAWN)}
     drawings = []
     labels = [cell.label for cell in result.cells]
-    ranks = {name: (name.count("/") > 1, "dev" not in name.split("/")[-2:-1], name) for name in names}
-    for name in sorted(names, key=ranks.__getitem__):
+
+    def rank(name: str) -> tuple[bool, bool, str]:
+        return name.count("/") > 1, "dev" not in name.split("/")[-2:-1], name
+
+    for name in sorted(names, key=rank):
         bands = share([band for cell in result.cells if (band := make_band(cell, name)) is not None])
         if bands and len(drawings) < _MAX_PANELS:
             caption = f"{name}{_unlike_units(result, name)}"

@@ -29,7 +29,7 @@ def headline(result: RecordedResults) -> str:
     """
     main, compared = result.main_metric, result.against_baseline()
     measured = [comparison for comparison in compared if comparison.difference is not None]
-    by_kind: dict[str, list[str]] = defaultdict(list)
+    by_kind = defaultdict(list)
     for comparison in measured:
         if comparison.p is None or comparison.family[0]:
             kind = "exploratory" if comparison.basis == "exploratory" else comparison.standing or "open"

@@ -26,7 +26,8 @@ from nlgraft.study.data.space import Domain
 
 def space_table(space: Mapping[str, Domain]) -> Table:
     """Tabulate the domains of a search."""
-    return make_table(({"setting": p, "searched values": _values(d)} for p, d in space.items()), num_text=2)
+    rows = ({"setting": path, "searched values": _values(domain)} for path, domain in space.items())
+    return make_table(rows, num_text=2)
 
 
 def _values(domain: Domain) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -233,22 +233,21 @@ def early_metrics(metrics: Mapping[str, Metric]) -> dict[str, Metric]:
     """Describe the metrics of early learning; none unless the system reports a dev loss as it trains."""
     if CURVE not in metrics:
         return {}
+    early = partial(
+        Metric,
+        direction="minimize",
+        split="dev",
+        is_derived=True,
+        counted_by=metrics[CURVE].counted_by,
+    )
     return {
-        AREA: Metric(
-            direction="minimize",
+        AREA: early(
             unit=metrics[CURVE].unit,
-            split="dev",
-            is_derived=True,
-            counted_by=metrics[CURVE].counted_by,
             description="Mean of the dev loss over the steps that all trials of the study trained: the area "
             "under its curve by its length.",
         ),
-        STEPS: Metric(
-            direction="minimize",
+        STEPS: early(
             unit="steps",
-            split="dev",
-            is_derived=True,
-            counted_by=metrics[CURVE].counted_by,
             description="Steps until the dev loss is as low as the baseline's best with the same seed; all "
             "steps where it never is, which favours slow cells.",
         ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
@@ -206,17 +206,19 @@ class Draft(Generic[StudyT]):
     @property
     def published(self) -> list[tuple[str, Column]]:
         """Readable columns of published figures with their paths."""
-        return [*self._entries("published", self.study.published)]
+        return self._entries("published", self.study.published)
 
     @property
     def claims(self) -> list[tuple[str, Statement]]:
         """Readable claims with their paths."""
-        return [*self._entries("claims", self.study.claims)]
+        return self._entries("claims", self.study.claims)
 
-    def _entries(self, name: str, entries: Iterable[Any]) -> Iterator[tuple[str, Any]]:
-        for index, entry in enumerate(entries):
-            if (name, index) not in self.blank:
-                yield f"{name}[{index}]", entry
+    def _entries(self, name: str, entries: Iterable[Any]) -> list[tuple[str, Any]]:
+        return [
+            (f"{name}[{index}]", entry)
+            for index, entry in enumerate(entries)
+            if (name, index) not in self.blank
+        ]
 
 
 def read_draft(

@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
+from itertools import pairwise
 from typing import Any
 
 from pydantic import BaseModel
@@ -63,13 +64,13 @@ def _field_docstrings(model: type[Any]) -> dict[str, str]:
     class_node = ast.parse(textwrap.dedent(source)).body[0]
     assert isinstance(class_node, ast.ClassDef)
     texts = {}
-    for field, below in zip(class_node.body, class_node.body[1:], strict=False):
-        if not (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)):
-            continue
-        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
-            text = below.value.value
-            if isinstance(text, str):
-                texts[field.target.id] = inspect.cleandoc(text)
+    for neighbours in pairwise(class_node.body):
+        match neighbours:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                texts[name] = inspect.cleandoc(text)
     return texts
 
 

@@ -192,7 +192,7 @@ def _unusable(values: Any) -> Problem | None:
 
 def _in_file_order(document: Document) -> list[Problem]:
     """Sort by line, drop repetitions, and add the line where the message lacks it."""
-    placed: dict[tuple[str, str], tuple[int, Problem]] = {}
+    placed: dict[Problem, tuple[int, Problem]] = {}
     for problem in document.problems:
         # A value that an override added has no line; its nearest ancestor in the file has.
         ancestors = [path for path in paths.ancestors(problem.path) if path in document.lines]
@@ -200,7 +200,6 @@ def _in_file_order(document: Document) -> list[Problem]:
         message = problem.message
         if line and not message.startswith("line "):
             message = f"{message} (line {line})"
-        key = (problem.path, problem.message)
-        placed.setdefault(key, (line, Problem(problem.path, message)))
+        placed.setdefault(problem, (line, Problem(problem.path, message)))
     by_line = sorted(placed.values(), key=lambda entry: entry[0])
     return [problem for _, problem in by_line]

@@ -21,7 +21,7 @@ from nlgraft.study.data.design import Cell
 from nlgraft.study.data.plan import SweepTrial
 from nlgraft.study.data.study import Study
 from nlgraft.study.data.system import REPLICATE_SPLITS, System, parts_of
-from nlgraft.study.reading.draft import Fault, Parts, faults_of, take_out
+from nlgraft.study.reading.draft import Fault, faults_of, take_out
 from nlgraft.study.reading.system_import import system_of
 from nlgraft.text.files import looking_below
 
@@ -67,7 +67,7 @@ class Resolver:
                 return (None if all_faults else config), all_faults
             except ValidationError as error:
                 faults = faults_of(error, self.system.config_type, values)
-            placed: set[Parts] = {fault.parts for fault in all_faults}
+            placed = {fault.parts for fault in all_faults}
             all_faults += [fault for fault in faults if fault.parts not in placed]
             unknown = [fault for fault in faults if fault.is_unknown_key]
             if not unknown:

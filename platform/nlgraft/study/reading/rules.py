@@ -401,7 +401,7 @@ def _config_paths(draft: Draft) -> Iterator[tuple[str, str]]:
     """Every config path that the study names, after its place in the file."""
     for _, _, named in setters(draft.study):
         yield from named
-    space: Mapping[str, Domain] = draft.study.search.space if draft.study.search else {}
+    space = draft.study.search.space if draft.study.search else {}
     for path, domain in space.items():
         for other in domain.when or {}:
             if other not in space:

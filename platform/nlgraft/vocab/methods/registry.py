@@ -24,7 +24,7 @@ def nothing(request: Request) -> Rows:
 def same_ids(request: Request) -> Rows:
     """Give each token the old row with its id, whatever token that row is of; none where there is none."""
     has_token = [tok is not None for tok in request.old.tokens]
-    weights: list[dict[int, float]] = [
+    weights = [
         {identity: 1.0} if identity < len(has_token) and has_token[identity] else {}
         for identity in request.missing
     ]

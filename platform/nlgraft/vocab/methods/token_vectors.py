@@ -11,13 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from nlgraft.basics.errors import DataError
+from nlgraft.text.batches import IntArray
 from nlgraft.vocab.methods.interface import TokenVectors, VectorKind
-
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -90,7 +88,7 @@ def learn_vectors(
             loss.backward()
             optimizer.step()
     vectors = model.inputs.weight.detach().numpy().astype(np.float32)
-    return TokenVectors(vectors, counts.astype(np.int64), max(1, options.min_count))
+    return TokenVectors(vectors, counts, max(1, options.min_count))
 
 
 class _Vectors(nn.Module):
@@ -125,15 +123,13 @@ class _Vectors(nn.Module):
         if kind == "cbow":
             summed_BK = (self.inputs(around_BW) * valid_BW[..., None]).sum(1)
             query_BK = summed_BK / count_B[:, None]
-            true_B = (query_BK * self.outputs(centers_B)).sum(1)
-            false_BN = torch.einsum("bk,bnk->bn", query_BK, self.outputs(noise_BN))
-            likely_B, unlikely_B = F.logsigmoid(true_B), F.logsigmoid(-false_BN).sum(1)
-            return -(likely_B.mean() + unlikely_B.mean())
-        query_BK = self.inputs(centers_B)
-        true_BW = torch.einsum("bk,bwk->bw", query_BK, self.outputs(around_BW))
+            likely_B = F.logsigmoid((query_BK * self.outputs(centers_B)).sum(1))
+        else:
+            query_BK = self.inputs(centers_B)
+            true_BW = torch.einsum("bk,bwk->bw", query_BK, self.outputs(around_BW))
+            likely_B = (F.logsigmoid(true_BW) * valid_BW).sum(1) / count_B
         false_BN = torch.einsum("bk,bnk->bn", query_BK, self.outputs(noise_BN))
-        true_B = (F.logsigmoid(true_BW) * valid_BW).sum(1) / count_B
-        return -(true_B.mean() + F.logsigmoid(-false_BN).sum(1).mean())
+        return -(likely_B.mean() + F.logsigmoid(-false_BN).sum(1).mean())
 
 
 class _Text:

@@ -255,7 +255,7 @@ def learn_pieces(
         num_pieces: Pieces at most.
         min_count: Expected occurrences that a piece needs.
     """
-    old: Scores = dict(model["vocab"])
+    old = dict(model["vocab"])
     new = _seeds(words, old, num_pieces * SEEDS_PER_PIECE, min_count)
     size = len(new)
     while True:
@@ -268,7 +268,7 @@ def learn_pieces(
             new = {piece: math.log(counts[piece] / total) for piece in new if counts[piece] >= fewest}
         gains = _gains(counts, new, old)
         gaining = [piece for piece in new if gains[piece] > 0]
-        kept = sorted(gaining, key=lambda piece: (-gains[piece], piece))
+        kept: list[str] = sorted(gaining, key=lambda piece: (-gains[piece], piece))
         if len(kept) == len(new) <= num_pieces:
             return {piece: new[piece] for piece in kept}
         new = {piece: new[piece] for piece in kept[:size]}

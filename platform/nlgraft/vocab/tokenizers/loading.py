@@ -198,14 +198,12 @@ def wordpiece_json(lines: list[str], directory: Path) -> dict[str, Any]:
     ``directory`` may hold a ``tokenizer_config.json`` that says whether text is lower-cased; without one, a
     vocabulary without capitals is lower-cased.
     """
-    is_special = [bool(re.fullmatch(r"\[(?!unused)[A-Z]+\]", line)) for line in lines]
-    has_capitals = any(
-        line != line.lower() for line, special in zip(lines, is_special, strict=True) if not special
-    )
+    specials = {i: line for i, line in enumerate(lines) if re.fullmatch(r"\[(?!unused)[A-Z]+\]", line)}
+    has_capitals = any(line != line.lower() for i, line in enumerate(lines) if i not in specials)
     is_lower = read_specials(directory).get("do_lower_case", not has_capitals)
     return {
         "version": "1.0",
-        "added_tokens": [added_token(i, line) for i, line in enumerate(lines) if is_special[i]],
+        "added_tokens": [added_token(i, line) for i, line in specials.items()],
         "normalizer": {
             "type": "BertNormalizer",
             "clean_text": True,

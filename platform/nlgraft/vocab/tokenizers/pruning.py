@@ -55,8 +55,7 @@ def prune_tokenizer(
         raise DataError(f"a {model.get('type')} tokenizer cannot be pruned; allowed: BPE, WordPiece, Unigram")
     ids = model_ids(model)
     added = {entry["content"]: entry["id"] for entry in document.get("added_tokens") or []}
-    pairs = read_merges(model)
-    parts = _Parts(pairs, model.get("continuing_subword_prefix") or "")
+    parts = _Parts(model)
     has_all_bytes = bool(model.get("byte_fallback")) and ids.keys() >= BYTES
     kept = {piece for piece in ids if _must_stay(piece, model, parts, has_all_bytes)} | set(added)
     padding = document.get("padding")
@@ -76,7 +75,7 @@ def prune_tokenizer(
             kept |= needed
     old_ids = sorted({everything[piece] for piece in kept if piece in everything})
     new_ids = {old: new for new, old in enumerate(old_ids)}
-    return Pruned(_renumbered(document, kept, new_ids, pairs), tuple(old_ids))
+    return Pruned(_renumbered(document, kept, new_ids, parts), tuple(old_ids))
 
 
 def _must_stay(
@@ -90,7 +89,7 @@ def _must_stay(
         return True
     if model.get("byte_fallback") and piece in BYTES:
         return True
-    core = piece.removeprefix(model.get("continuing_subword_prefix") or "") or piece
+    core = piece.removeprefix(parts.prefix) or piece
     if len(core) == 1 and has_all_bytes:
         return False
     if model.get("merges"):
@@ -106,23 +105,27 @@ def _unknown(model: Mapping[str, Any]) -> str | None:
 class _Parts:
     """Finds what BPE makes on the way to a token.
 
-    Args:
+    Attributes:
         pairs: Merges, the earliest learned first.
         prefix: Mark of inner tokens, which a merge drops from its right side.
+        made: The merge that makes a token, of several the first.
     """
 
-    def __init__(self, pairs: Sequence[tuple[str, str]], prefix: str) -> None:
-        self._rank, self._prefix = rank_by(pairs), prefix
-        # Of several merges that make a token the first one counts.
-        self.made = {
-            first + second.removeprefix(prefix): (first, second) for first, second in reversed(pairs)
-        }
+    def __init__(self, model: Mapping[str, Any]) -> None:
+        self.pairs = read_merges(model)
+        self.prefix = model.get("continuing_subword_prefix") or ""
+        self._rank = rank_by(self.pairs)
+        self.made = {self.whole(*pair): pair for pair in reversed(self.pairs)}
+
+    def whole(self, first: str, second: str) -> str:
+        """Merge two symbols."""
+        return first + second.removeprefix(self.prefix)
 
     def of(self, piece: str) -> Iterator[str]:
         """Yield the symbols that stand for parts of a token while its text is merged, characters first."""
         symbols = [(character, 0) for character in self._characters(piece)]
         yield from (character for character, _ in symbols)
-        yield from merges(symbols, self._rank, self._prefix, 0)
+        yield from merges(symbols, self._rank, self.prefix, 0)
 
     def _characters(self, piece: str) -> Iterable[str]:
         """Take a token apart by the merges that name it, down to what no merge makes."""
@@ -136,7 +139,7 @@ def _renumbered(
     document: Mapping[str, Any],
     kept: set[str],
     new_ids: Mapping[int, int],
-    pairs: Sequence[tuple[str, str]],
+    parts: _Parts,
 ) -> dict[str, Any]:
     """Write the kept tokens and merges with their new ids."""
     # a deep copy of the model, all tokens and merges, would take longer than everything else
@@ -149,11 +152,10 @@ def _renumbered(
         if model.get("unk_id") is not None:
             model["unk_id"] = new_ids[model["unk_id"]]
     if "merges" in model:
-        prefix = model.get("continuing_subword_prefix") or ""
         model["merges"] = [
             merge
-            for merge, (first, second) in zip(model["merges"], pairs, strict=True)
-            if {first, second, first + second.removeprefix(prefix)} <= kept
+            for merge, pair in zip(model["merges"], parts.pairs, strict=True)
+            if {*pair, parts.whole(*pair)} <= kept
         ]
     for entry in made.get("added_tokens") or []:
         entry["id"] = new_ids[entry["id"]]

@@ -10,7 +10,7 @@ import sentencepiece
 
 from nlgraft.basics.errors import DataError
 from nlgraft.text.files import read_json
-from nlgraft.text.tokenizers import parse_sentencepiece
+from nlgraft.text.tokenizers import merges_of, parse_sentencepiece
 from nlgraft.vocab.tokenizers.segmenters import BpeSegmenter, UnigramSegmenter
 from nlgraft.vocab.tokenizers.tokenizer_json import added_token, tokens_by_id
 from nlgraft.vocab.tokenizers.vocabulary import (
@@ -170,17 +170,12 @@ def _model_json(model: Any, has_bytes: bool) -> dict[str, Any]:
         return {"type": "Unigram", "unk_id": trainer.unk_id, "vocab": vocab, "byte_fallback": has_bytes}
     ids = {piece.piece: identity for identity, piece in enumerate(model.pieces)}
     normal = {piece.piece: piece.score for piece in model.pieces if piece.type == piece.NORMAL}
-    merges = [
-        (-score, ids[whole], [whole[:cut], whole[cut:]])
-        for whole, score in normal.items()
-        for cut in range(1, len(whole))
-        if whole[:cut] in normal and whole[cut:] in normal
-    ]
+    # SentencePiece ranks merges by score; pairs that make the same piece tie.
+    ranked = sorted(normal, key=lambda whole: (-normal[whole], ids[whole]))
     return {
         "type": "BPE",
         "vocab": ids,
-        # SentencePiece ranks merges by score; pairs that make the same piece tie.
-        "merges": [pair for _, _, pair in sorted(merges, key=lambda merge: merge[:2])],
+        "merges": merges_of(dict.fromkeys(ranked)),
         "unk_token": trainer.unk_piece,
         "fuse_unk": True,
         "byte_fallback": has_bytes,

@@ -186,11 +186,8 @@ def _kind(
         return Kind.UNUSED
     if has_byte_fallback and re.fullmatch(r"<0x[0-9A-F]{2}>", surface):
         return Kind.BYTE
-    if surface in added:
-        if added[surface].get("special"):
-            return Kind.SPECIAL
-        return Kind.NORMAL
-    return Kind.SPECIAL if role_of(surface) else Kind.NORMAL
+    is_special = added[surface].get("special") if surface in added else role_of(surface)
+    return Kind.SPECIAL if is_special else Kind.NORMAL
 
 
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
