@@ -114,7 +114,7 @@ def report(num: int, names: Iterable[str]) -> Iterable[str]:
         for num_studies in (5, 0):
             (large, _), (small, _) = (found(name, effect, num_studies, num) for effect in (2.0, 1.0))
             _, error = found(name, 0.0, num_studies, num)
-            shares = " | ".join(f"{two:.2f} ({one:.2f})" for two, one in zip(large, small, strict=True))
+            shares = " | ".join("{:.2f} ({:.2f})".format(*pair) for pair in zip(large, small, strict=True))
             yield f"| {name} | {num_studies} | {shares} | {error:.3f} |"
 
 

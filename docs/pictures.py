@@ -43,9 +43,9 @@ def picture(address: str, out: Path, size: tuple[int, int], *options: str, crop:
     print(f"{out}: {out.stat().st_size // 1000} kB")
 
 
-def report(stores: Path, one: tuple[str, str]) -> str:
+def report(stores: Path, place: tuple[str, str]) -> str:
     """Render a study's report and return its address."""
-    store, study = one
+    store, study = place
     folder = stores / f"report_{store}"
     result = api.load(api.find_study(study, str(stores / store)))
     result.report(folder, formats=["html"])
@@ -99,4 +99,4 @@ def main(stores: Path, site: Path | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main(*(Path(one).absolute() for one in sys.argv[1:]))
+    main(*(Path(folder).absolute() for folder in sys.argv[1:]))

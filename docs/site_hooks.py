@@ -29,12 +29,12 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     path = page.file.src_uri
     up = "../" * path.count("/")
 
-    def file(found: re.Match[str]) -> str:
-        text = (ROOT / found[1]).read_text("utf-8").partition("\n")[2]
+    def file(match: re.Match[str]) -> str:
+        text = (ROOT / match[1]).read_text("utf-8").partition("\n")[2]
         return text.replace("](docs/", f"]({up}")
 
     markdown = re.sub(r"^<!-- file: (\S+) -->$", file, markdown, flags=re.MULTILINE)
-    markdown = re.sub(r"^<!-- metrics: (\w+) -->$", lambda found: _metrics(found[1]), markdown, flags=re.M)
+    markdown = re.sub(r"^<!-- metrics: (\w+) -->$", lambda match: _metrics(match[1]), markdown, flags=re.M)
     _written[path] = (str(page.title), markdown)
     return markdown
 
@@ -44,7 +44,7 @@ def on_post_build(config: MkDocsConfig) -> None:
     site = Path(config.site_dir)
     lines = [f"# {config.site_name}", "", f"> {config.site_description}", ""]
     for path, (title, markdown) in _written.items():
-        text = re.sub(r"^::: (\S+)(\n {4}.*)*", lambda found: _described(found[1]), markdown, flags=re.M)
+        text = re.sub(r"^::: (\S+)(\n {4}.*)*", lambda match: _described(match[1]), markdown, flags=re.M)
         (site / path).write_text(text, "utf-8")
         prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL).replace("**", "")
         first = re.findall(r"^[A-Za-z`].*?(?=\n\n|\Z)", prose, re.MULTILINE | re.DOTALL)[0]
@@ -56,26 +56,26 @@ def _metrics(system: str) -> str:
     rows = metrics_of(find_system(system))
     better = {"minimize": "lower", "maximize": "higher"}
     lines = [
-        f"| `{one['metric']}` | {better.get(one['direction'], '')} | {one['unit']} | {one['description']} |"
-        for one in rows
+        f"| `{row['metric']}` | {better.get(row['direction'], '')} | {row['unit']} | {row['description']} |"
+        for row in rows
     ]
     return "\n".join(["| metric | better | unit | meaning |", "|---|---|---|---|", *lines])
 
 
 def _described(name: str) -> str:
     """Describe a public object and, of a class, its public methods and properties."""
-    found = locate(name)
-    bases = inspect.getmro(found) if inspect.isclass(found) else ()
+    documented = locate(name)
+    bases = inspect.getmro(documented) if inspect.isclass(documented) else ()
     members = {
-        f"{name}.{key}": getattr(found, key)
+        f"{name}.{key}": getattr(documented, key)
         for base in bases
         if base.__module__.startswith("nlgraft")
-        for key, one in vars(base).items()
-        if key[:1] != "_" and (inspect.isroutine(one) or isinstance(one, property))
+        for key, member in vars(base).items()
+        if key[:1] != "_" and (inspect.isroutine(member) or isinstance(member, property))
     }
     texts = []
-    for label, one in [(name, found), *members.items()]:
-        is_called = callable(one) and not inspect.isclass(one)
-        signature = inspect.signature(one) if is_called else ""
-        texts.append(f"## `{label}{signature}`\n\n{inspect.getdoc(one)}")
+    for label, member in [(name, documented), *members.items()]:
+        is_called = callable(member) and not inspect.isclass(member)
+        signature = inspect.signature(member) if is_called else ""
+        texts.append(f"## `{label}{signature}`\n\n{inspect.getdoc(member)}")
     return "\n\n".join(texts)

@@ -209,10 +209,10 @@ class ConlangConfig(_Constructed):
                 )
 
 
-def _by_role(given: Any) -> dict[str, str]:
+def _by_role(split: Any) -> dict[str, str]:
     """Map role to what a config gives for it: ``source 0``, ``target``, ``label``, ``document``."""
-    named = {f"source {index}": source for index, source in enumerate(given.sources)}
-    others = {role: getattr(given, role, None) for role in ("target", "label", "document")}
+    named = {f"source {index}": source for index, source in enumerate(split.sources)}
+    others = {role: getattr(split, role, None) for role in ("target", "label", "document")}
     return named | {role: other for role, other in others.items() if other is not None}
 
 

@@ -60,9 +60,9 @@ def get(tree: Any, path: str) -> Any:
     return node
 
 
-def get_all(tree: Any, wanted: Iterable[str]) -> dict[str, Any]:
+def get_all(tree: Any, chosen: Iterable[str]) -> dict[str, Any]:
     """Return the values at those of some paths that have one."""
-    return {path: value for path in wanted if (value := get(tree, path)) is not MISSING}
+    return {path: value for path in chosen if (value := get(tree, path)) is not MISSING}
 
 
 def put(
