@@ -8,6 +8,7 @@ parts of a's words.
 from __future__ import annotations
 
 import random
+from bisect import bisect
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -104,10 +105,13 @@ class Urn:
         pairs = list(weighted)
         self.ids = [word for word, _ in pairs]
         self._bounds = list(accumulate(weight for _, weight in pairs))
+        self._total = self._bounds[-1] if pairs else 0.0
+        self._last = len(pairs) - 1
 
     def draw(self, rng: random.Random) -> int:
         """Draw an id."""
-        return rng.choices(self.ids, cum_weights=self._bounds)[0]
+        # The upper limit guards against a product that is rounded up to the total.
+        return self.ids[bisect(self._bounds, rng.random() * self._total, 0, self._last)]
 
 
 class FieldUrn(Urn):
