@@ -143,7 +143,7 @@ def explain_miss(stage: Stage, stored: Sequence[Manifest]) -> str:
         manifest.fingerprint: _changes(stage, manifest) for manifest in stored if manifest.run == stage.run
     }
     if not compared:
-        return f"missing: the store has no artifact of this kind of stage, {stage.name!r}"
+        return f"missing: the store has no artifact of stage {stage.name!r} of this kind"
     nearest, changes = min(compared.items(), key=lambda item: len(item[1]))
     if not changes:
         return "missing: no longer in the store"
