@@ -161,7 +161,7 @@ class Stream:
         same = (proposal for proposal in self.proposals.values() if asks(proposal.entered) == asks(step))
         return next(same, None)
 
-    def chosen(self, origin: str, against: str | None) -> Proposal | None:
+    def compared_with(self, origin: str, against: str | None) -> Proposal | None:
         """Find the kept proposal that the next one is compared with; None for the study's baseline.
 
         Args:
