@@ -115,7 +115,7 @@ class StudyResult(RecordedResults):
             beside: Further studies in the same text, behind all headlines; ``md`` and ``html`` only.
 
         Raises:
-            NlgraftError: There is no such format, or it holds one study.
+            NlgraftError: There is no such format, or there are further studies and it holds one.
         """
         return report.render(self, kind, beside)
 
@@ -137,7 +137,7 @@ class StudyResult(RecordedResults):
             where outputs are stored, ``examples.csv``, ``result.json``.
 
         Raises:
-            NlgraftError: There is no such format, or it holds one study.
+            NlgraftError: There is no such format, or there are further studies and it holds one.
         """
         return report.write_report(self, Path(out), formats, beside)
 

@@ -79,7 +79,7 @@ class StudyError(NlgraftError, ValueError):
 
     Args:
         problems: Every problem found, in file order.
-        source: The file that was read, or ``study``.
+        source: What was read: a file, the path of a system, or ``study``.
     """
 
     def __init__(self, problems: Iterable[Problem], source: str = "study") -> None:

@@ -149,16 +149,17 @@ def find_study(
 
 
 def say_if_never_run(study: Study, study_file: str) -> None:
-    """Name the store that holds nothing of a study, and one beside the study's file, on stderr."""
+    """Name the store that holds nothing of a study, and one beside the study's file that does, on stderr."""
     from nlgraft import api
+    from nlgraft.pipeline.store import ArtifactStore
     from nlgraft.study.reading.reader import recorded_names
 
     store = api.open_store(study)
     if study.variant in recorded_names(store):
         return
     beside = Path(study_file).parent / type(study.storage)().path
-    is_other = beside.is_dir() and beside.resolve() != Path(store.uri).resolve()
-    advice = f"; there is a store beside it: --storage {beside}" if is_other else "; for another: --storage"
+    has_run = beside.is_dir() and study.variant in recorded_names(ArtifactStore.open(beside))
+    advice = f"; it was beside its file: --storage {beside}" if has_run else "; for another: --storage"
     click.echo(f"{study.variant} was never run on {store.name}{advice}", err=True)
 
 

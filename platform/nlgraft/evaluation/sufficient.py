@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nlgraft.basics.errors import DataError
+from nlgraft.basics.errors import DataError, nearest
 from nlgraft.evaluation.metric_config import scored_name
 from nlgraft.evaluation.overlap import (
     RowsFunction,
@@ -128,7 +128,7 @@ def _chrf(sums: Statistics) -> Statistics:
 
 
 def _ter(sums: Statistics) -> Statistics:
-    """Compute corpus TER in percent: edits over reference words; 100 for text where nothing belongs."""
+    """Compute corpus TER in percent: edits over reference words; 100 if only the reference is empty."""
     edits, reference_length = sums[..., 0], sums[..., 1]
     return 100 * np.where(reference_length > 0, _ratio(edits, reference_length), (edits > 0).astype(float))
 
@@ -248,17 +248,16 @@ def segment_rows(
     Raises:
         DataError: The two sides differ in length, are empty, or the metric does not compare texts.
     """
-    text_metric = find_metric(metric)
-    if text_metric.rows is None:
-        text_metrics = sorted(name for name, candidate in STATISTIC_METRICS.items() if candidate.rows)
-        raise DataError(f"'{metric}' does not compare two texts. Allowed: {', '.join(text_metrics)}")
+    text_metrics = {name: known.rows for name, known in STATISTIC_METRICS.items() if known.rows}
+    rows = text_metrics.get(metric)
+    if rows is None:
+        raise DataError(f"'{metric}' does not compare two texts. {nearest(metric, sorted(text_metrics))}")
     if len(hypotheses) != len(references):
         raise DataError(
             f"{metric}: {len(hypotheses)} hypotheses but {len(references)} references; give one for each"
         )
     if not hypotheses:
         raise DataError(f"{metric}: no segments; a corpus score needs at least one")
-    rows = text_metric.rows
     # Only these metrics depend on a tokenizer that the study or the script decides.
     if metric == "bleu":
         rows = bleu_rows(tokenizers.bleu)

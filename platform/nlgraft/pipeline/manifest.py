@@ -135,14 +135,16 @@ def describe_artifact(
 
 
 def explain_miss(stage: Stage, stored: Sequence[Manifest]) -> str:
-    """Explain in one line why a stage has no artifact, by the nearest artifact of the same stage name.
+    """Explain in one line why a stage has no artifact, by the nearest of those with its name and function.
 
     E.g. ``changed field train.peak_lr (0.001 -> 0.002) since 3f2a...``.
     """
-    compared = [(_changes(stage, manifest), manifest.fingerprint) for manifest in stored]
+    compared = {
+        manifest.fingerprint: _changes(stage, manifest) for manifest in stored if manifest.run == stage.run
+    }
     if not compared:
-        return f"missing: the store has no artifact of stage {stage.name!r}"
-    changes, nearest = min(compared, key=lambda pair: len(pair[0]))
+        return f"missing: the store has no artifact of stage {stage.name!r} of this kind"
+    nearest, changes = min(compared.items(), key=lambda item: len(item[1]))
     if not changes:
         return "missing: no longer in the store"
     return f"{name_some(changes)} since {nearest[:12]}"

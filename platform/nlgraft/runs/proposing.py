@@ -347,8 +347,8 @@ class Attempt:
         self._key = fingerprint({"system": study.system, "metric": self._metric, "data": data})
         stream = read_stream(place.store, self._key)
         origin = _config_key(self._base)
-        self._begin(origin, stream.chosen(origin, against), changes)
-        last = stream.chosen(origin, None)
+        self._begin(origin, stream.compared_with(origin, against), changes)
+        last = stream.compared_with(origin, None)
         if against is None and last is not None and last.entered.config == self._step.config:
             # The newest kept proposal is proposed again: answer by what it was compared with, not by itself.
             self._begin(origin, stream.kept(origin).get(last.entered.against), changes)

@@ -56,7 +56,7 @@ class Released:
         return language_place(Path(self.locations["checkpoint"]))
 
     def start_id(self, language: int | str) -> int | str:
-        """Choose the token that becomes the begin of a target, which a language does where it comes last."""
+        """Choose the token with which a target begins: BOS where lines begin with a language, else that."""
         return MBART_BOS if self.language_place == "first" else language
 
     def tokenizer(

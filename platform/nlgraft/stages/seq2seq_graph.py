@@ -211,7 +211,7 @@ def scores(
 
 
 def score_settings(score: ScoreConfig, **settings: Any) -> ScoreSettings:
-    """Take the measures of a system's config; ``settings`` are further fields."""
+    """Make the settings of a scoring from a system's ``score``; ``settings`` are its further fields."""
     return ScoreSettings(
         metrics=score.metrics,
         bleu_tokenizer=score.bleu_tokenizer,

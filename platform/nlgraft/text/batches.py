@@ -159,7 +159,7 @@ class LengthBatches:
         return [batches[number] for number in rng.permutation(len(batches))]
 
     def in_order(self) -> list[IntArray]:
-        """Return the example ids of every batch for evaluation: without noise, the longest first."""
+        """Return the example ids of every batch for evaluation: by exact length, the longest first."""
         batches = self._divide(self.lengths)
         return sorted(batches, key=lambda batch: -int(self.lengths[batch].max()))
 

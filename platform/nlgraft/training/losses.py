@@ -28,7 +28,8 @@ class Loss(NamedTuple):
 
     Attributes:
         loss_sum: Loss summed over the batch's tokens, differentiable, scalar.
-        num_tokens: Number of these tokens: the loop divides by the count of the whole global batch.
+        num_tokens: Number of these tokens, or of what else the loss is averaged over, as lines of a
+            classifier: the loop divides by the count of the whole global batch.
         terms: Parts of the sum for the learning curves, as detached sums over the same tokens.
     """
 

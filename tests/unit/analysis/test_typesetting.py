@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nlgraft.analysis.rendering.figures import Band, make_band, share
+from nlgraft.analysis.rendering.figures import Band, join_equal, make_band
 from nlgraft.analysis.rendering.typesetting import (
     Entry,
     inert,
@@ -75,12 +75,12 @@ def test_a_band_spans_the_seeds_that_reported_a_step(make_study, result):
 
 def test_cells_that_share_a_stage_share_its_curve(result):
     bands = [make_band(cell, "upstream/dev/loss") for cell in result.cells]
-    (joined,) = share(bands)
+    (joined,) = join_equal(bands)
     assert len(joined.labels) == 5
     nearly = Band(("y",), joined.steps, joined.mean * (1 + 1e-15), joined.low, joined.high, 2)
-    assert share([*bands, nearly])[0].labels[-1] == "y"
+    assert join_equal([*bands, nearly])[0].labels[-1] == "y"
     other = Band(("x",), joined.steps, joined.mean + 1, joined.low, joined.high, 3)
-    assert len(share([*bands, other])) == 2
+    assert len(join_equal([*bands, other])) == 2
 
 
 def test_a_wide_table_is_told_in_parts_that_fit_and_name_their_rows():

@@ -416,7 +416,7 @@ def test_metrics_of_text_are_those_that_can_be_computed_from_two_texts():
 
 
 def test_errors_name_what_is_allowed():
-    with pytest.raises(DataError, match="Did you mean 'chrf'"):
+    with pytest.raises(DataError, match=r"Did you mean 'chrf'\? Allowed: bleu,"):
         segment_statistics("chrff", ["a"], ["a"])
     with pytest.raises(DataError, match="2 hypotheses but 1 references"):
         segment_statistics("bleu", ["a", "b"], ["a"])

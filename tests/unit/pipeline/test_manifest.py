@@ -53,8 +53,8 @@ def test_what_changed(changes, reason):
 
 
 def test_against_the_nearest():
-    near, far = stage(seed=2), stage(seed=3, version=4, config={})
-    reason = explain_miss(stage(), [manifest(far), manifest(near)])
+    near, far = stage(seed=2), stage(seed=3, config={})
+    reason = explain_miss(stage(), [manifest(far), manifest(near), manifest(stage(run="another:kind"))])
     assert reason == f"changed seed (2 -> 1) since {near.fingerprint[:12]}"
 
 

@@ -151,11 +151,9 @@ class Stream:
         return {number: kept for number, kept in self._kept.items() if kept.entered.origin == origin}
 
     def is_of(self, name: str, variant: str | None) -> bool:
-        """True if a study proposed something: of one variant, or of any with None."""
+        """True if a variant of a study proposed something; with None, if any variant of the study did."""
         studies = {proposal.entered.study for proposal in self.proposals.values()}
-        return any(
-            study == variant or (variant is None and study.partition("@")[0] == name) for study in studies
-        )
+        return variant in studies if variant else name in {study.partition("@")[0] for study in studies}
 
     def find(self, step: Step) -> Proposal | None:
         """Find the proposal that asks the same: this config against this one."""
@@ -163,7 +161,7 @@ class Stream:
         same = (proposal for proposal in self.proposals.values() if asks(proposal.entered) == asks(step))
         return next(same, None)
 
-    def chosen(self, origin: str, against: str | None) -> Proposal | None:
+    def compared_with(self, origin: str, against: str | None) -> Proposal | None:
         """Find the kept proposal that the next one is compared with; None for the study's baseline.
 
         Args:

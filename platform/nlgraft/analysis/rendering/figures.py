@@ -290,7 +290,7 @@ def learning_curves(result: RecordedResults, style: Style = PAGE) -> list[Drawin
         return name.count("/") > 1, "dev" not in name.split("/")[-2:-1], name
 
     for name in sorted(names, key=rank):
-        bands = share([band for cell in result.cells if (band := make_band(cell, name)) is not None])
+        bands = join_equal([band for cell in result.cells if (band := make_band(cell, name)) is not None])
         if bands and len(drawings) < _MAX_PANELS:
             caption = f"{name}{_unlike_units(result, name)}"
             title = f"Learning curves of {caption}"
@@ -333,7 +333,7 @@ def make_band(cell: CellResult, name: str) -> Band | None:
     return Band((cell.label,), steps, mean, low, high, len(curves))
 
 
-def share(bands: Sequence[Band]) -> list[Band]:
+def join_equal(bands: Sequence[Band]) -> list[Band]:
     """Join equal bands, of cells that share a stage, in the order of their first cell."""
     joined: dict[tuple[bytes, ...], Band] = {}
     for band in bands:

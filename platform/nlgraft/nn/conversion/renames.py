@@ -103,16 +103,16 @@ def _layer(
     norm: str,
 ) -> Iterator[Place]:
     layer_name, hf_layer = f"{side}.{layer}", f"model.{side}.layers.{layer}"
-    attentions = [("attention", "self_attn"), ("cross_attention", "encoder_attn")]
-    residuals = [("attention_residual", "self_attn"), ("cross_residual", "encoder_attn")]
-    kept = 1 if side == "encoder" else 2
-    for name, other in attentions[:kept]:
-        attention_name, hf_attention = f"{layer_name}.{name}", f"{hf_layer}.{other}"
+    attentions = [
+        ("attention", "attention_residual", "self_attn"),
+        ("cross_attention", "cross_residual", "encoder_attn"),
+    ]
+    for name, residual, hf_name in attentions[: 1 if side == "encoder" else 2]:
+        attention_name, hf_attention = f"{layer_name}.{name}", f"{hf_layer}.{hf_name}"
         yield from _module(f"{attention_name}.query", f"{hf_attention}.q_proj")
         yield from _module(f"{attention_name}.key_value", f"{hf_attention}.k_proj", f"{hf_attention}.v_proj")
         yield from _module(f"{attention_name}.output", f"{hf_attention}.out_proj")
-    for name, other in residuals[:kept]:
-        yield from _module(f"{layer_name}.{name}.{norm}", f"{hf_layer}.{other}_layer_norm")
+        yield from _module(f"{layer_name}.{residual}.{norm}", f"{hf_attention}_layer_norm")
     yield from _module(f"{layer_name}.ffn.inner", f"{hf_layer}.fc1")
     yield from _module(f"{layer_name}.ffn.outer", f"{hf_layer}.fc2")
     yield from _module(f"{layer_name}.ffn_residual.{norm}", f"{hf_layer}.final_layer_norm")

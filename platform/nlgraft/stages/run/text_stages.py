@@ -94,7 +94,10 @@ def training_budget(
     split: str,
     seed: int,
 ) -> int | LengthBatches:
-    """Return the tokens of a batch, or batches that depend on the text alone, not on vocabulary and view."""
+    """Return the most tokens of a batch, or the batches themselves where characters or sentences bound them.
+
+    The latter depend on the text alone, so they are the same for every vocabulary and view.
+    """
     if train.batch_tokens is not None:
         return train.batch_tokens
     budget = train.batch_characters or train.batch_sentences

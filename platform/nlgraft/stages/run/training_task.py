@@ -38,8 +38,8 @@ class TrainingTask:
         save: Writes the model into a directory.
         rows_first: Rows that are trained alone in the first steps; None: everything from the start.
         prefix: Prefix of all metrics of a training whose model is not the trial's result.
-        report_steps: Steps after which the dev scores are reported as separate metrics, if evaluated then; 0:
-            before training.
+        report_steps: Steps whose dev scores are metrics of their own, ``dev/loss.step_100``, if the training
+            evaluates there; 0: before training.
         measure_more: Further dev metrics for the learning curves, by whole names.
     """
 

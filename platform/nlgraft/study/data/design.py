@@ -105,6 +105,7 @@ class Axes:
         return f"{WITHOUT} {name}" if name in self.components else f"{name}={level_text(level)}"
 
     def _settings(self, name: str, level: Any) -> dict[str, tuple[Any, str]]:
+        """Values that a level sets, by path, each with the place in the study where it stands."""
         if name in self.components:
             values = self.components[name].without if level == WITHOUT else {}
             return {

@@ -29,7 +29,7 @@ def load_system(path: str) -> System:
     # Python imports parents first, each within its child's import: thousands of them end in RecursionError.
     if path.count(".") > _MOST_PARENTS or not all(part.isidentifier() for part in path.split(".")):
         message = f"{path!r} is no import path; write package.module, e.g. trainables.embedding_transfer"
-        raise StudyError([Problem("system", message)])
+        raise StudyError([Problem("system", message)], path)
     try:
         module = importlib.import_module(path)
     except ModuleNotFoundError as error:
@@ -39,7 +39,7 @@ def load_system(path: str) -> System:
                 [Problem("system", f"{path} needs the module {error.name!r}: {error}")]
             ) from error
         message = f"there is no module {path!r}. {nearest(path, _neighbours(path))}"
-        raise StudyError([Problem("system", message)]) from error
+        raise StudyError([Problem("system", message)], path) from error
     except ImportError as error:
         raise StudyError([Problem("system", f"{path} cannot be imported: {error}")]) from error
     return _check_contract(path, module)
