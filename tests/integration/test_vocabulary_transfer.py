@@ -25,8 +25,7 @@ from trainables.vocabulary_transfer.stages import stratified
 DATA = Path(os.environ.get("NLGRAFT_DATA", Path(__file__).parents[3] / "shared" / "data")) / "debian" / "en"
 LONGEST_CHARS = 160
 """Characters of a description: with more, the states of all arms take more than two minutes of a core."""
-SPLIT = SplitConfig(train=0.6, num_labels=12, num_examples=1200)
-SEEDS = (0, 1, 2)
+SPLIT = SplitConfig(train=0.6, num_labels=10, num_examples=1200)
 
 
 @dataclass(frozen=True)
@@ -119,11 +118,9 @@ def test_rows_of_partitions_keep_what_the_encoder_knows(checkpoint, lines, tmp_p
         return float(cosine), float((predicted == classes["test"]).float().mean())
 
     vipi = measure("vipi", 0)
-    drawn = {
-        method: np.mean([measure(method, seed) for seed in SEEDS], axis=0)
-        for method in ("random", "all_random")
-    }
-    print(f"cosine and accuracy: vipi {vipi}, matched {drawn['random']}, random {drawn['all_random']}")
-    assert vipi[0] >= drawn["random"][0] + 0.1
-    assert drawn["random"][0] >= drawn["all_random"][0] + 0.1
-    assert vipi[1] >= drawn["random"][1] >= drawn["all_random"][1]
+    matched, random = (
+        np.mean([measure(method, seed) for seed in range(3)], axis=0) for method in ("random", "all_random")
+    )
+    assert vipi[0] >= matched[0] + 0.1
+    assert matched[0] >= random[0] + 0.1
+    assert vipi[1] >= matched[1] >= random[1]

@@ -308,10 +308,11 @@ class Config(StrictConfig):
 
     def _training_problems(self) -> Iterator[str]:
         """Find settings of the two short trainings that contradict those they inherit."""
-        for name, describe, shared in (
-            ("generator", self.generator.train_config, self.upstream.train),
-            ("independent", self.independent.train_config, self.downstream.train),
-        ):
+        trainings = [("generator", self.generator.train_config, self.upstream.train)]
+        # Rates of the finetuning need not suit a first phase that it does not have.
+        if self.transfer.method == "independent_encoder":
+            trainings.append(("independent", self.independent.train_config, self.downstream.train))
+        for name, describe, shared in trainings:
             try:
                 describe(shared)
             except ValidationError as error:
@@ -339,8 +340,7 @@ class Config(StrictConfig):
                 rules |= {"is_exact": True, "has_further_tests": False}
             elif name == "upstream" and self.upstream.objective != "translation":
                 roles = ()  # any line of any role is text
-            problem = role_problem(as_corpus(getattr(self.data, name)), *roles, **rules)
-            if problem:
+            if problem := role_problem(as_corpus(getattr(self.data, name)), *roles, **rules):
                 yield f"data.{name} {problem}"
 
     def _objective_problems(self) -> Iterator[str]:

@@ -206,16 +206,12 @@ class Config(StrictConfig):
     def languages(self) -> tuple[str, ...]:
         """Language of each source of an example, then that of the target."""
         first, *others = self.data.languages
-        if self.documents == "previous":
-            return (first, first, *others)
-        return self.data.languages
+        return (first, first, *others) if self.documents == "previous" else self.data.languages
 
     @property
     def read_sources(self) -> tuple[int, ...]:
         """Sources that the model reads, by index."""
-        if self.read is None:
-            return tuple(range(len(self.languages) - 1))
-        return self.read
+        return tuple(range(len(self.languages) - 1)) if self.read is None else self.read
 
     @property
     def language_tokens(self) -> dict[str, str]:
@@ -252,7 +248,6 @@ class Config(StrictConfig):
                 )
 
     def _source_problems(self) -> Iterator[str]:
-        num_sources = len(self.languages) - 1
         if self.documents != "apart" and (
             self.data.num_sources > 1 or "document" not in self.data.task.roles
         ):
@@ -266,7 +261,7 @@ class Config(StrictConfig):
             yield f"read is {list(self.read_sources)} without multi_source: give it, or read one source"
         if self.multi_source is None and self.single_source is not None and self.single_source.draws:
             yield "single_source.draws is given without multi_source: the source that is read is trained on"
-        if self.is_adversarial and (self.multi_source is None or num_sources > MAX_FOREIGN):
+        if self.is_adversarial and (self.multi_source is None or len(self.languages) > MAX_FOREIGN + 1):
             yield f"is_adversarial needs multi_source and examples of 2 to {MAX_FOREIGN} sources"
 
     def _phase_problems(self) -> Iterator[str]:

@@ -232,9 +232,8 @@ class _Trial(TrialStages[Config]):
         start: Stage | None,
         **settings: Any,
     ) -> TrainSettings:
-        changes = {"is_evaluated_at_start": False} if start else {}
         return TrainSettings(
-            train=phase.train.model_copy(update=changes),
+            train=phase.train.model_copy(update={"is_evaluated_at_start": False} if start else {}),
             num_bleu_sentences=phase.num_bleu_sentences,
             sampling_alpha=self.config.tokenizer.sampling_alpha,
             report_steps=(0,) if start else (),

@@ -185,8 +185,7 @@ class PretrainingConfig(UpstreamSeed):
 
     def _problems(self) -> Iterator[str]:
         yield from unmeasured(self.train, "dev/loss")
-        if self.tokenizer.dropout is not None:
-            dropout = self.tokenizer.dropout
+        if (dropout := self.tokenizer.dropout) is not None:
             yield f"tokenizer.dropout is {dropout}: models are pretrained on one segmentation; leave it out"
 
 
@@ -267,8 +266,8 @@ class PrlmFusionConfig(MergeConfig):
     @property
     def is_stored(self) -> bool:
         """True if training reads stored states."""
-        is_constant = self.is_frozen and not self.has_frozen_dropout
-        return self.weights != "own" and is_constant and self.states != "live"
+        is_constant = self.is_frozen and not self.has_frozen_dropout and self.states != "live"
+        return is_constant and self.weights != "own"
 
 
 class Config(StrictConfig):
@@ -319,9 +318,8 @@ class Config(StrictConfig):
             teacher = self.prlms.get(prlm.teacher)
             if not isinstance(teacher, BertPrlm):
                 yield f"prlms.{name}.teacher is '{prlm.teacher}', which is no bert among prlms"
-            elif prlm.num_layers > teacher.model.num_layers:
-                num_teacher_layers = teacher.model.num_layers
-                yield f"prlms.{name}.num_layers is {prlm.num_layers}, its teacher has {num_teacher_layers}"
+            elif prlm.num_layers > (depth := teacher.model.num_layers):
+                yield f"prlms.{name}.num_layers is {prlm.num_layers}, its teacher has {depth}"
 
     def _fusion_problems(self) -> Iterator[str]:
         fusion = self.fusion

@@ -9,14 +9,13 @@ from trainables.embedding_transfer.config import (
     Method,
 )
 
-SPLITS = ("dev", "test")
 DATA = {
     "upstream": {"corpus": "conlang", "domain": "a", "train": 50},
     "downstream": {"corpus": "conlang", "domain": "b", "train": 20},
 }
 
 
-def graph(method="patt_eg", seed=1, splits=SPLITS, **changes):
+def graph(method="patt_eg", seed=1, splits=("dev", "test"), **changes):
     if method == "bpe_dropout" and "tokenizers" not in changes:
         changes["tokenizers"] = {"upstream": {"kind": "bpe", "is_shared": False, "sampling_alpha": 0.1}}
     return stage_graph(
@@ -32,13 +31,9 @@ def names(method):
     return {node.name for node in graph(method).stages}
 
 
-ALL = Method.__args__
-
-
-OWN_PRETRAINING = (*UNTRAINED_METHODS, "bpe_dropout", *PRETRAINED_VOCABULARIES)
-
-
-@pytest.mark.parametrize("method", [method for method in ALL if method not in OWN_PRETRAINING])
+@pytest.mark.parametrize(
+    "method", sorted({*Method.__args__} - {*UNTRAINED_METHODS, "bpe_dropout", *PRETRAINED_VOCABULARIES})
+)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_every_arm_and_seed_shares_one_pretraining(method, seed):
     assert stage("upstream", method, seed) == stage("upstream", "random_init", 1)
@@ -51,14 +46,13 @@ def test_pretraining_per_seed_is_a_choice():
 
 
 def test_arms_have_the_stages_they_need():
-    assert "upstream" not in names("single_run")
+    assert not {"upstream", "upstream_corpus"} & names("single_run")
     assert "transfer" not in names("pretrain_finetune")
     assert not any(
         name.startswith("downstream_") and "tokenizer" in name for name in names("pretrain_finetune")
     )
     assert "generator" not in names("avg_eg")
     assert {"upstream", "generator", "transfer", "finetuned", "upstream_scores"} <= names("att_eg")
-    assert "upstream_corpus" not in names("single_run")
 
 
 def test_files_that_moved_are_the_same_corpus(tmp_path):
@@ -130,11 +124,15 @@ def test_independent_layers_learn_between_pretraining_and_finetuning():
     built = graph("independent_encoder")
     assert built.find("finetuned").inputs["start"] == built.find("independent")
     assert built.find("independent").inputs["start"] == stage("upstream")
-    assert "transfer" not in {node.name for node in built.stages}
+    assert "transfer" not in names("independent_encoder")
+
+
+FAST = {"peak_lr": 1e-3, "initial_lr": 1e-3}
+"""Rates that do not suit the default of the first phase of independent layers."""
 
 
 def test_finetuning_settings_leave_what_comes_before_alone():
-    changes = {"downstream": {"train": {"max_steps": 7}}}
+    changes = {"downstream": {"train": FAST}}
     assert stage("transfer") == stage("transfer", **changes)
     assert stage("finetuned") != stage("finetuned", **changes)
     beam = {"decode": {"beam": 2}}
@@ -174,6 +172,10 @@ def test_sides_decide_the_tokenizers():
             "data.downstream needs source 0 and target; the conlang corpus of task monolingual has source 0",
         ),
         ({"transfer": {"method": "bpe_dropout"}}, "sampling_alpha"),
+        (
+            {"transfer": {"method": "independent_encoder"}, "downstream": {"train": FAST}},
+            "independent: init",
+        ),
         ({"generator": {"max_steps": 5, "warmup_steps": 9}}, "generator: warmup_steps=9 exceeds max_steps=5"),
     ],
 )

@@ -48,8 +48,8 @@ def test_a_finetuned_output_must_read_its_own_token():
 def test_hypotheses_begin_as_the_text_of_language_models_does(arm):
     """A target-side language model has only seen text behind the end token; all arms start alike."""
     stages = graph(arm)
-    assert stages.find("trained").config["view"]["target_start"] == EOS
-    assert stages.find("translation_dev").config["view"]["target_start"] == EOS
+    for name in ("trained", "translation_dev"):
+        assert stages.find(name).config["view"]["target_start"] == EOS
 
 
 def test_language_models_are_trained_without_label_smoothing_and_the_task_with_it():
