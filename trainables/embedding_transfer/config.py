@@ -212,20 +212,20 @@ class GeneratorConfig(OneOfSeveral):
     """If true, a generator is trained for each trial seed; otherwise all replicates share one, and intervals
     do not include the variance of its training."""
 
-    def train_config(self, upstream: SmoothedTrainConfig) -> SmoothedTrainConfig:
+    def train_config(self, inherited: SmoothedTrainConfig) -> SmoothedTrainConfig:
         """Translate these settings into those of the training loop.
 
         Args:
-            upstream: The pretraining, which determines label smoothing and precision.
+            inherited: The pretraining, which determines label smoothing and precision.
 
         Returns:
             The training config.
         """
         return SmoothedTrainConfig(
             **shared_with_training(self),
-            label_smoothing=upstream.label_smoothing,
-            smoothing_kind=upstream.smoothing_kind,
-            precision=upstream.precision,
+            label_smoothing=inherited.label_smoothing,
+            smoothing_kind=inherited.smoothing_kind,
+            precision=inherited.precision,
             betas=(0.9, 0.999),  # section 4.1
             # Untrained, a generator is AVG-EG: a training that only makes it worse ends with that.
             is_evaluated_at_start=True,

@@ -303,8 +303,8 @@ class NewLayersConfig(StrictConfig):
     """Steps between evaluations on dev in the first phase; the second starts from the weights with the lowest
     dev loss."""
 
-    def train_config(self, downstream: SmoothedTrainConfig) -> SmoothedTrainConfig:
+    def train_config(self, inherited: SmoothedTrainConfig) -> SmoothedTrainConfig:
         """Describe the first phase; batches, optimiser and loss are those of the finetuning."""
         # The finetuning goes on from the best weights of this phase, so it ends by its steps alone.
         plain = {"max_epochs": None, "patience": None, "average_last": None, "best_metric": "dev/loss"}
-        return SmoothedTrainConfig(**{**downstream.model_dump(), **plain, **shared_with_training(self)})
+        return SmoothedTrainConfig(**{**inherited.model_dump(), **plain, **shared_with_training(self)})
