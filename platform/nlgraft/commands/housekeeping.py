@@ -40,7 +40,7 @@ def pack(study: Study, out: Path, without_models: bool) -> None:
 
     Its text goes with it: share the file only with whom you may share that.
     """
-    from nlgraft.export.archive import pack
+    from nlgraft.runs.archive import pack
 
     archive = pack(study, _open(study.storage.path), out, has_models=not without_models)
     click.echo(f"{archive.study}: {archive.num_files} files; sha256 {archive.digest}", err=True)
@@ -54,7 +54,7 @@ def pack(study: Study, out: Path, without_models: bool) -> None:
 @user_errors
 def unpack(archive: Path, out: Path) -> None:
     """Unpack a study into a store of its own, to report, export or continue it."""
-    from nlgraft.export.archive import unpack
+    from nlgraft.runs.archive import unpack
 
     unpacked = unpack(archive, out)
     click.echo(f"{unpacked.study}; next: nlgraft report {unpacked.study} --storage {out}", err=True)
@@ -70,7 +70,7 @@ def check(archive: Path, is_json: bool) -> None:
 
     An archive of which a byte was changed is refused; exit code 1 if a table comes out otherwise.
     """
-    from nlgraft.export.archive import check
+    from nlgraft.runs.archive import check
 
     outcome = check(archive)
     if is_json:

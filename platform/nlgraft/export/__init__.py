@@ -1,1 +1,1 @@
-"""What is taken away of a study: a trial's model as a directory, and the study as an archive."""
+"""What is taken away of a study: the model of a trial as a directory, with its card."""

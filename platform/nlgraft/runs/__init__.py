@@ -1,1 +1,1 @@
-"""One run of a study and what is done with it afterwards: proposals, verification, housekeeping."""
+"""One run of a study and what is done with it afterwards: proposals, verification, archives, housekeeping."""

@@ -13,9 +13,9 @@ import pytest
 import nlgraft
 from nlgraft.analysis.data.registration import open_registrations
 from nlgraft.basics.errors import DataError
-from nlgraft.export.archive import check, pack, unpack
 from nlgraft.pipeline.manifest import MANIFEST
 from nlgraft.pipeline.store import ArtifactDamaged, ArtifactStore
+from nlgraft.runs.archive import check, pack, unpack
 from nlgraft.runs.housekeeping import differences
 from nlgraft.study.data.design import cells
 from nlgraft.study.planning.planner import check_cells
@@ -101,7 +101,7 @@ def test_a_flipped_byte_is_refused_wherever_it_is(archive, tmp_path):
 
 def test_a_forged_score_is_found_although_its_digest_is_right(archive, tmp_path):
     """Somebody changes a record and signs the archive anew: the tables no longer follow from it."""
-    from nlgraft.export import archive as module
+    from nlgraft.runs import archive as module
 
     path, _ = archive
     forged = tmp_path / "forged.zip"
@@ -262,7 +262,7 @@ def test_a_foreign_archive_is_refused_and_leaves_nothing(tmp_path, entries, comm
 
 
 def test_an_archive_of_too_many_files_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("nlgraft.export.archive._MOST_FILES", 2)
+    monkeypatch.setattr("nlgraft.runs.archive._MOST_FILES", 2)
     path = write_archive(tmp_path / "a.zip", {"store/a": b"", "store/b": b""})
     assert "3 files" in invoke("unpack", path, "--out", tmp_path / "store", code=2).stderr
     assert list(tmp_path.iterdir()) == [path]
